@@ -10,8 +10,13 @@ from tests.support.s3_server import serving_s3
 
 import penstock.arrow
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.model import MessageQueue
+from penstock.spark.pipelines.files import shown_url
 from penstock.spark.pipelines.readable_files import open_readable
 from penstock.spark.source.archive_index import ArchiveIndex
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.ranges import Range
+from penstock.spark.source.seam_driver import SeamTask
 
 
 def offsets(source: str, **arguments: object) -> list[int]:
@@ -39,6 +44,37 @@ def test_an_archive_in_a_storage_is_read_by_its_url(
         assert index.reload()
         assert not index.reload()
         assert index.columns(index.files[0].path, ["offset"]).num_rows == 9
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://AKIA:se%2Fcret@bucket/orders", "s3://***@bucket/orders"),
+        ("s3a://AKIA:sec/ret@bucket/orders", "s3a://***@bucket/orders"),
+        (
+            "abfs://:secret@account.dfs.core.windows.net/a",
+            "abfs://***@account.dfs.core.windows.net/a",
+        ),
+        ("abfs://container@account.dfs.core.windows.net/a", None),
+        ("hdfs://namenode:8020/data/day@noon:1", None),
+        ("/data/a:b@c", None),
+        ("a.b: cannot parse 's3://k:s@bucket'", "a.b: cannot parse 's3://***@bucket'"),
+    ],
+)
+def test_credentials_of_a_url_are_not_shown(url: str, shown: str | None) -> None:
+    assert shown_url(url) == (url if shown is None else shown)
+
+
+def test_an_error_and_a_repr_show_no_credentials() -> None:
+    url = "ftp://user:secret@host/orders"
+    with pytest.raises(InvalidArgument) as caught:
+        offsets(url)
+    assert "secret" not in str(caught.value)
+    assert "host/orders" in str(caught.value)
+    options = parse_read({"namesrv": "a:1", "topic": "orders", "archive": "s3://k:secret@b/o"})
+    assert "secret" not in repr(options)
+    task = SeamTask("s3://k:secret@b/o", [(Range(MessageQueue("orders", "a", 0), 0, 5),)])
+    assert "secret" not in repr(task)
 
 
 def test_what_is_wrong_in_a_storage_is_named(

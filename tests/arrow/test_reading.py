@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.spark.source.archives import archive_rows, rows_of, spans_of
 
 import penstock.arrow
 from penstock import Message, MessageQueue, Producer
@@ -19,6 +21,7 @@ from penstock.spark.pipelines.archive.directory import opened
 from penstock.spark.pipelines.archive.state import STAGING, DataFile
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.spans import Span
+from penstock.spark.source.data_loss import DataLost
 from penstock.testing.embedded import Embedded, embedded
 
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(2)]
@@ -129,8 +132,8 @@ def archived(mq: Embedded, tmp_path: Path) -> Path:
             staged = f"{STAGING}/{number}.parquet"
             pq.write_table(part, tmp_path / staged, use_deprecated_int96_timestamps=True)
             of_part = times[:25] if number == 0 else times[25:]
-            file = DataFile(path, "2026-11-16", part.num_rows, 1, min(of_part), max(of_part))
-            spans = [Span("broker-a", 0, 0, 20), Span("broker-a", 1, 0, 20)]
+            spans = tuple(spans_of(part))
+            file = DataFile(path, "2026-11-16", part.num_rows, 1, min(of_part), max(of_part), spans)
             state = state.after_chunk(spans, [file], [(staged, path)])
             archive.commit(state)
     return tmp_path
@@ -166,6 +169,34 @@ def test_files_of_other_times_are_not_opened(archived: Path, mq: Embedded) -> No
     assert bodies(penstock.arrow.read(archived, end=first.as_py())) == []
 
 
+def test_ends_of_an_archive_that_leave_nothing(archived: Path) -> None:
+    assert bodies(penstock.arrow.read(archived, start="last")) == []
+    assert bodies(penstock.arrow.read(archived, end="first")) == []
+    assert len(bodies(penstock.arrow.read(archived, start="first", end="last"))) == 40
+
+
+def test_an_archive_is_read_in_the_order_of_its_queues(tmp_path: Path) -> None:
+    rows = rows_of(range(300))
+    mixed = random.Random(3).sample(range(300), 300)
+    # Files that overlap, as after a clock was set back, with rows in any order.
+    parts = sorted((mixed[start::3] for start in range(3)), key=max)
+    archive_rows(tmp_path, [rows.take(part) for part in parts])
+    found = penstock.arrow.read(tmp_path, columns=["offset"]).read_all()
+    assert found["offset"].to_pylist() == list(range(300))
+
+
+def test_gaps_of_an_archive_are_an_error(tmp_path: Path) -> None:
+    archive_rows(tmp_path, [rows_of(range(10))])
+    gap = Span("broker-a", 0, 10, 15)
+    archive_rows(tmp_path, [rows_of(range(15, 20))], gaps=[gap])
+    with pytest.raises(DataLost, match="messages 10 to 14 of orders@broker-a:0 were gone"):
+        penstock.arrow.read(tmp_path).read_all()
+    rest = penstock.arrow.read(tmp_path, fail_on_data_loss=False, columns=["offset"]).read_all()
+    assert rest["offset"].to_pylist() == [*range(10), *range(15, 20)]
+    after = penstock.arrow.read(tmp_path, start={MessageQueue("orders", "broker-a", 0): 15})
+    assert after.read_all().num_rows == 5
+
+
 @pytest.mark.parametrize(
     ("source", "choice", "match"),
     [
@@ -182,7 +213,7 @@ def test_files_of_other_times_are_not_opened(archived: Path, mq: Embedded) -> No
 def test_what_cannot_be_is_refused_at_once(
     mq: Embedded, source: str, choice: dict[str, object], match: str
 ) -> None:
-    with pytest.raises((InvalidArgument, StoreDamaged, Exception), match=match):
+    with pytest.raises(InvalidArgument, match=match):
         penstock.arrow.read(source, namesrv=mq.namesrv, **choice)  # type: ignore[arg-type]
 
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columnar.schema import arrow_schema
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
-from penstock.spark.pipelines.archive.directory import data_paths, load_existing
 from penstock.spark.pipelines.archive.state import PRIVATE
 from penstock.spark.pipelines.files import is_local
-from penstock.spark.pipelines.readable_files import ParquetFiles, open_readable
-from penstock.spark.source.archive_reading import row_filter
+from penstock.spark.source.archive_index import ArchiveIndex
+from penstock.spark.source.archive_reading import read_archived
 from penstock.spark.source.options import (
+    EARLIEST,
     EARLIEST_OFFSET,
+    LATEST,
     LATEST_OFFSET,
     Position,
     ReadOptions,
     Where,
 )
-
-_ENDLESS: Final = (1 << 63) - 1
+from penstock.spark.source.ranges import Range
 
 
 def is_archive(path: str) -> bool:
@@ -40,81 +38,44 @@ def _local(path: str) -> Path:
 def read_archive(
     path: str, options: ReadOptions, names: tuple[str, ...], topic: str | None
 ) -> pa.RecordBatchReader:
-    """The rows of an archive as of its last commit; files of other times are not opened."""
-    files = open_readable(_local(path) if is_local(path) else path)
-    state = load_existing(files)
-    if topic is not None and topic != state.topic:
+    """The rows of an archive as of its last commit, in the order of each queue.
+
+    Files of other times are not opened. Messages that were gone before they could be archived are
+    an error, unless ``failOnDataLoss`` is false.
+    """
+    index = ArchiveIndex(str(_local(path)) if is_local(path) else path)
+    if topic is not None and topic != index.topic:
         raise InvalidArgument(
-            f"topic {topic!r}, and an archive of topic {state.topic!r}",
+            f"topic {topic!r}, and an archive of topic {index.topic!r}",
             expected="the archive of that topic",
         )
-    places = data_paths(files, state)
-    start_ms, end_ms = _time(options.starting), _time(options.ending)
-    chosen = sorted(
-        (
-            file
-            for file in state.files
-            if (start_ms is None or file.to_ms >= start_ms)
-            and (end_ms is None or file.from_ms < end_ms)
-        ),
-        key=lambda file: (file.from_ms, file.path),
-    )
-    paths = [places[file.path] for file in chosen]
-    batches = _batches(files, paths, options, names)
+    low = _offsets(index, options.starting or EARLIEST)
+    high = _offsets(index, options.ending or LATEST, index.ends)
+    ranges = [Range(queue, low[queue], high[queue]) for queue in sorted(index.ends)]
+    batches = read_archived(index, [part for part in ranges if part.count > 0], options, names)
     return pa.RecordBatchReader.from_batches(arrow_schema(names), batches)
 
 
-def _batches(
-    files: ParquetFiles, paths: Sequence[str], options: ReadOptions, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    needed = {"broker", "queue_id", "offset", "store_timestamp", "tags", "keys"}
-    schema = arrow_schema(names)
-    for path in paths:
-        with files.parquet(path) as file:
-            for batch in file.iter_batches(columns=sorted({*names, *needed})):
-                rows = pa.Table.from_batches([batch])
-                mask = _mask(rows, options)
-                if mask is not None:
-                    rows = rows.filter(mask)
-                if "properties" in names and not options.include_properties:
-                    empty = pa.nulls(rows.num_rows, schema.field("properties").type)
-                    at = rows.column_names.index("properties")
-                    rows = rows.set_column(at, "properties", empty)
-                yield from rows.select(names).cast(schema, safe=False).to_batches()
+def _offsets(
+    index: ArchiveIndex, position: Position, unnamed: Mapping[MessageQueue, int] | None = None
+) -> dict[MessageQueue, int]:
+    """The offset of a position in each archived queue, within what is archived.
 
-
-def _mask(rows: pa.Table, options: ReadOptions) -> pa.ChunkedArray | None:
-    """Which rows are in the range and pass the filters; None: all of them."""
-    masks = []
-    times = rows["store_timestamp"].cast(pa.timestamp("us", "UTC"), safe=False)
-    for position, compare in ((options.starting, pc.greater_equal), (options.ending, pc.less)):
-        bound = _time(position)
-        if bound is not None:
-            moment = pa.scalar(bound * 1000, pa.timestamp("us", "UTC"))
-            masks.append(compare(times, moment))
-        elif position is not None and position.where is Where.OFFSETS:
-            masks.append(compare(rows["offset"], _bounds(rows, dict(position.offsets))))
-    filtered = row_filter(rows, options)
-    if filtered is not None:
-        masks.append(filtered)
-    whole = None
-    for mask in masks:
-        known = mask.fill_null(True)
-        whole = known if whole is None else pc.and_(whole, known)
-    return whole
-
-
-def _bounds(rows: pa.Table, offsets: dict[MessageQueue, int]) -> pa.ChunkedArray:
-    """The bound of each row's queue; queues that are not named have none."""
-    ends = {EARLIEST_OFFSET: 0, LATEST_OFFSET: _ENDLESS}
-    by_place = {
-        (queue.broker_name, queue.queue_id): ends.get(offset, offset)
-        for queue, offset in offsets.items()
+    ``unnamed`` are those of queues that the user's offsets do not name; None: their beginnings.
+    """
+    first, end = index.starts, index.ends
+    match position.where:
+        case Where.EARLIEST:
+            return dict(first)
+        case Where.LATEST | Where.GROUP:
+            return dict(end)
+        case Where.TIME:
+            return {**end, **index.offsets_at(end, position.timestamp_ms)}
+        case Where.OFFSETS:
+            named = {**(first if unnamed is None else unnamed), **dict(position.offsets)}
+    marks = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}
+    return {
+        queue: min(max(marks.get(offset, named)[queue], first[queue]), end[queue])
+        for queue, offset in named.items()
+        if queue in end
     }
-    places = zip(rows["broker"].to_pylist(), rows["queue_id"].to_pylist(), strict=True)
-    return pa.chunked_array([[by_place.get(place) for place in places]], pa.int64())
-
-
-def _time(position: Position | None) -> int | None:
-    is_time = position is not None and position.where is Where.TIME
-    return position.timestamp_ms if is_time and position is not None else None

@@ -21,6 +21,7 @@ from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import InvalidArgument
 from penstock.model import MessageQueue
 from penstock.spark.access_options import access_options
+from penstock.spark.pipelines.files import shown_url
 from penstock.spark.source.archive_index import ArchiveIndex
 from penstock.spark.source.archive_reading import read_archived
 from penstock.spark.source.cluster import Cluster
@@ -93,7 +94,8 @@ def read(
     elif is_archive(path):
         if archive is not None:
             raise InvalidArgument(
-                f"archive {os.fspath(archive)!r}, and a source that is one, {path!r}",
+                f"archive {shown_url(os.fspath(archive))!r}, and a source that is one, "
+                f"{shown_url(path)!r}",
                 expected="a topic or a store directory beside an archive",
             )
         return read_archive(path, parse_read({**options, "path": path}), names, topic)
@@ -135,7 +137,7 @@ def _sides(
     offsets = SeamOffsets(index, live, options)
     ranges = Positions(options, offsets, needs_queue=needs_queue).batch_ranges()
     sides = joined_sides(index, offsets, [part for part in ranges if part.count > 0], options)
-    return read_archived(options.archive, sides.archived, options, names), sides.live
+    return read_archived(index, sides.archived, options, names), sides.live
 
 
 # --------------------------------------------------------------------------------- the arguments

@@ -368,6 +368,8 @@ def test_what_cannot_keep_the_contract_is_refused(
     loaded = spark.readStream.format("penstock").options(**source(mq, group="other")).load()
     refused("'other'", loaded)
     refused("option path", {"path": str(tmp_path)})
+    refused("option archive", {**source(mq), "archive": str(tmp_path)})
+    refused("option archive", {**source(mq), "Archive": str(tmp_path)})
     refused("option group", {**source(mq), "group": "other"})
     refused("option group is 'Billing'", {**source(mq), "group": "Billing"})
     refused("option ordered", {**source(mq), "ordered": "True"})

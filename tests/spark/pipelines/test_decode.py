@@ -32,6 +32,10 @@ BODIES = [
     None,
     b'{"id": 4, "amount": "many"}',
     b"[1, 2]",
+    b'{"id": 5}garbage',
+    b'{"id": 6}, {"id": 7}',
+    b'{"id": 8}], [',
+    b'\t\r\n {"id": 9}\n',
 ]
 
 
@@ -47,6 +51,7 @@ def test_every_row_is_decoded_or_rejected_with_a_reason(frame: DataFrame) -> Non
     assert [tuple(row)[2:] for row in good.orderBy("offset").collect()] == [
         (1, 2.5, ["a", "b"]),
         (2, None, None),
+        (9, None, None),
     ]
     assert bad.columns == ["offset", "body", "reason"]
     reasons = {row.offset: row.reason for row in bad.collect()}
@@ -58,6 +63,9 @@ def test_every_row_is_decoded_or_rejected_with_a_reason(frame: DataFrame) -> Non
         6: "the body is null",
         7: "field 'amount' is not double",
         8: "the body is not a JSON object",
+        9: "the body has more after its JSON value",
+        10: "the body has more after its JSON value",
+        11: "the body has more after its JSON value",
     }
 
 
@@ -66,11 +74,12 @@ def test_fields_may_go_into_one_column_and_any_json_into_a_variant(frame: DataFr
     assert good.selectExpr("order.id").orderBy("id").collect()[1][0] == 2
     good, bad = decode(frame, "json")
     ids = good.selectExpr("try_variant_get(value, '$.id', 'string') AS id").collect()
-    assert sorted(row.id for row in ids if row.id) == ["1", "2", "4", "three"]
+    assert sorted(row.id for row in ids if row.id) == ["1", "2", "4", "9", "three"]
     assert {row.offset: row.reason for row in bad.collect()} == {
         4: "the body is not JSON",
         5: "the body is not UTF-8",
         6: "the body is null",
+        **dict.fromkeys((9, 10, 11), "the body has more after its JSON value"),
     }
 
 

@@ -13,10 +13,33 @@ from penstock import Message, MessageQueue, Producer
 from penstock.errors import InvalidArgument, NotFound
 from penstock.model.java_hash import java_hash
 from penstock.spark.pipelines.archive.archive import archive
-from penstock.spark.pipelines.replay import Replay, new_replay_id, replay, replay_until_ms
+from penstock.spark.pipelines.archive.state import DataFile
+from penstock.spark.pipelines.replay import (
+    Replay,
+    _portions,
+    new_replay_id,
+    replay,
+    replay_until_ms,
+)
+from penstock.spark.pipelines.spans import Span
 from penstock.testing.embedded import embedded
 
 from .conftest import Shop
+
+
+def data_file(number: int, *spans: Span) -> DataFile:
+    return DataFile(f"{number}", "2026-11-16", 10, 1, number, number + 1, spans)
+
+
+def test_files_that_overlap_in_a_queue_are_replayed_together() -> None:
+    in_order = [data_file(n, Span("a", 0, 10 * n, 10 * n + 10)) for n in range(4)]
+    assert [len(part) for part in _portions(in_order, 10)] == [1, 1, 1, 1]
+    assert [len(part) for part in _portions(in_order, 25)] == [2, 2]
+    # After a clock was set back, the third file has messages that come before the second's.
+    late = data_file(9, Span("a", 0, 5, 10), Span("a", 1, 0, 5))
+    first = data_file(0, Span("a", 0, 0, 5))
+    mixed = [first, in_order[1], late, in_order[2]]
+    assert [len(part) for part in _portions(mixed, 10)] == [1, 2, 1]
 
 
 @pytest.fixture

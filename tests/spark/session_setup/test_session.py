@@ -108,6 +108,13 @@ def test_what_the_user_set_stays() -> None:
     assert set(cluster) == {"JAVA_HOME", "PYSPARK_PYTHON"}
 
 
+_LOOKUP_WORKER_ENDED = re.compile(
+    r"Traceback [^\n]+\n"
+    r"(  File \"[^\n]+/pyspark/daemon\.py\", [^\n]+\n(    [^\n]+\n)+)+"
+    r"BrokenPipeError: [^\n]+\n"
+)
+
+
 @pytest.mark.timeout(400)
 def test_a_first_program_prints_nothing_but_its_own() -> None:
     code = "from penstock.spark import session; print(session().range(3).count())"
@@ -117,8 +124,11 @@ def test_a_first_program_prints_nothing_but_its_own() -> None:
         env=environment, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert done.stdout == "3\n"
+    # Spark looks for data sources in a worker of ``pyspark.daemon``, which no setting replaces. On
+    # a busy machine that worker may find its socket closed before it is stopped.
+    rest = _LOOKUP_WORKER_ENDED.sub("", done.stderr)
     # Java itself says one thing about a module that Spark asks for.
-    chatter = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+    chatter = [line for line in rest.splitlines() if "incubator modules" not in line]
     assert chatter == []
 
 

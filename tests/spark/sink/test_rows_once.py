@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,13 @@ from tests.support.scripted import ThreadedCluster
 
 from penstock.columnar.encode import MessageColumns
 from penstock.columnar.row_ids import Origin, RowIds
-from penstock.errors import IllegalMessage, InvalidArgument
+from penstock.errors import IllegalMessage, InvalidArgument, RequestRefused
 from penstock.model import MessageQueue
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.commands import Command, Language
 from penstock.protocol.extensions import REPEAT, REPEAT_MARK
-from penstock.protocol.records.batches import BatchItem, encode_batch
+from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
+from penstock.remoting.peer import Peer
 from penstock.spark.sink.row_names import RowNames
 from penstock.spark.sink.sink_columns import message_columns
 from penstock.spark.sink.task_sender import Post, TaskSender
@@ -139,10 +142,50 @@ def test_rows_with_ids_of_their_own_may_come_in_another_order(mq: Embedded) -> N
     write(mq, iter([part(range(300, -1, -1))]), AGAIN, columns)
     found = stored(mq, "msg_id", "body", "properties")
     assert sorted(int(row["body"]) for row in found) == list(range(900))  # type: ignore[call-overload]
-    assert all(row["msg_id"] == f"row-{int(row['body'])}" for row in found)  # type: ignore[call-overload]
+    prefix = Origin("query", 3, 1).id_prefix.decode()
+    assert all(row["msg_id"] == f"{prefix}row-{int(row['body'])}" for row in found)  # type: ignore[call-overload]
     assert {dict(row["properties"])["PENSTOCK_ROW"] for row in found} == {  # type: ignore[call-overload]
         f"query/3/id/row-{number}" for number in range(900)
     }
+
+
+def with_ids(numbers: Sequence[int], ids: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    return iter([rows(numbers, id=list(ids))])
+
+
+BY_ID = MessageColumns(body=0, id=1)
+
+
+def test_rows_with_ids_are_looked_for_when_a_stage_runs_again(mq: Embedded) -> None:
+    mq.admin.create_topic("out", queues=3)
+    ids = [f"row-{number}" for number in range(20)]
+    write(mq, with_ids(range(20), ids), FIRST, BY_ID)
+    # Spark counts the attempts of tasks anew then, and rows may be in another partition.
+    again = RowNames(Origin("query", 3, 0), may_be_stored=False)
+    write(mq, with_ids(range(19, -1, -1), ids[::-1]), again, BY_ID)
+    assert counted(mq) == Counter(range(20))
+
+
+@pytest.mark.parametrize("may_be_stored", [False, True])
+def test_an_id_that_comes_back_with_an_earlier_body_is_another_row(
+    mq: Embedded, may_be_stored: bool
+) -> None:
+    mq.admin.create_topic("out", queues=3)
+    for batch, status in enumerate([1, 2, 1]):
+        names = RowNames(Origin("query", batch, 0), may_be_stored)
+        write(mq, with_ids([status], ["order-1"]), names, BY_ID)
+        write(mq, with_ids([status], ["order-1"]), names._replace(may_be_stored=True), BY_ID)
+    assert counted(mq) == Counter({1: 2, 2: 1})
+
+
+def test_delayed_rows_with_ids_of_two_batches_are_two_rows(mq: Embedded) -> None:
+    mq.admin.create_topic("out", queues=1)
+    columns = MessageColumns(body=0, id=1, delay=2)
+    for batch in range(2):
+        row = rows([7], id=["order-1"], delay=["1s"])
+        write(mq, iter([row]), RowNames(Origin("query", batch, 0), may_be_stored=False), columns)
+    asyncio.run(_eventually_all(mq, 2))
+    assert counted(mq) == Counter({7: 2})
 
 
 def test_an_id_is_needed_in_every_row(mq: Embedded) -> None:
@@ -181,6 +224,90 @@ def test_what_another_broker_has_is_not_sent_again() -> None:
         assert counted(mq) == Counter([1, 2])
         assert len(confirmed) == 5
         assert len(set(confirmed)) == 1, "each time where it is stored"
+
+
+def test_rows_are_not_lost_where_another_broker_has_the_first_id_of_other_rows() -> None:
+    with embedded(brokers=2) as mq:
+        mq.admin.create_topic("out", queues=2)
+        access = parse_write({"namesrv": mq.namesrv}).access
+
+        def send(name: str, mark: str, first_turn: int, *bodies: bytes) -> None:
+            head = BatchItem(bodies[0], f"UNIQ_KEY\x01{name}\x02".encode())
+            body = encode_batch([head, *map(BatchItem, bodies[1:])])
+            post = Post("out", None, body, is_batch=True, unique_id=name, mark=mark)
+            with TaskSender(
+                access, lambda *stored: None, seconds=5, retries=0, first_turn=first_turn
+            ) as sender:
+                sender.post(post)
+
+        for first_turn in range(4):
+            send(f"{first_turn}", "", 0, b"1", b"2")
+            # Now the rows are cut into requests in another way.
+            send(f"{first_turn}", REPEAT_MARK, first_turn, b"1", b"2", b"3")
+        assert counted(mq)[3] == 4
+
+
+@contextmanager
+def two_brokers() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(brokers=("broker-a", "broker-b")) as cluster:
+        cluster.cluster.add_topic("out", 2)
+        for broker in cluster.cluster.brokers.values():
+            broker.language = Language.PYTHON
+        yield cluster
+
+
+def post_of(
+    name: str, mark: str = REPEAT_MARK, broker: str | None = None, queue_id: int = 0
+) -> Post:
+    body = encode_batch([BatchItem(name.encode(), f"UNIQ_KEY\x01{name}\x02".encode())])
+    queue = None if broker is None else MessageQueue("out", broker, queue_id)
+    return Post("out", queue, body, is_batch=True, unique_id=name, mark=mark)
+
+
+def post_all(cluster: ThreadedCluster, posts: Sequence[Post], retries: int = 3) -> None:
+    access = parse_write({"namesrv": cluster.namesrv}).access
+    with TaskSender(
+        access, lambda *stored: None, seconds=5, retries=retries, first_turn=0
+    ) as sender:
+        for post in posts:
+            sender.post(post)
+
+
+def sent_bodies(cluster: ThreadedCluster, *brokers: str) -> list[bytes]:
+    return [
+        item.body
+        for name in brokers
+        for _, body in cluster.cluster.broker(name).sent
+        for item in decode_batch(body)
+    ]
+
+
+def test_a_broker_that_does_not_answer_the_lookup_is_an_error() -> None:
+    with two_brokers() as cluster:
+        for broker in cluster.cluster.brokers.values():
+            broker.script[RequestCode.QUERY_MESSAGE] = lambda peer, request: Command(
+                ResponseCode.NO_PERMISSION, remark="not allowed"
+            )
+        with pytest.raises(RequestRefused, match=r"not allowed.*exactlyOnce"):
+            post_all(cluster, [post_of("one")], retries=0)
+        assert not sent_bodies(cluster, "broker-a", "broker-b")
+
+
+def test_a_failed_lookup_at_one_broker_leaves_requests_to_another_alone() -> None:
+    with two_brokers() as cluster:
+        busy = [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
+
+        def lookup(peer: Peer, request: Command) -> Command | None:
+            if len(busy) == 2:
+                peer.close()
+            return Command(busy.pop() if busy else ResponseCode.QUERY_NOT_FOUND)
+
+        for broker in cluster.cluster.brokers.values():
+            broker.script[RequestCode.QUERY_MESSAGE] = lookup
+        post_all(cluster, [post_of(f"{n}", "", "broker-a", n) for n in range(2)] + [post_of("x")])
+        sent = sent_bodies(cluster, "broker-a", "broker-b")
+        assert sorted(sent) == [b"0", b"1", b"x"], "none was sent twice"
+        assert not busy
 
 
 def test_other_brokers_get_no_marks() -> None:

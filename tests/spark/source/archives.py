@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -42,11 +42,12 @@ def archive_rows(
     topic: str = "orders",
     gaps: Sequence[Span] = (),
     with_spans: bool = True,
+    epochs: Mapping[tuple[str, int], int] | None = None,
 ) -> Path:
     """Add files with these rows to an archive, one commit each."""
     with opened(open_files(directory), topic) as archive:
         for rows in parts:
-            state = archive.state
+            state = archive.state.with_epochs(epochs or {})
             number = state.version
             (directory / STAGING).mkdir(parents=True, exist_ok=True)
             staged = f"{STAGING}/{number}.parquet"
@@ -63,7 +64,7 @@ def archive_rows(
                 max(times),
                 tuple(spans) if with_spans else (),
             )
-            ends = {span.queue: span for span in (*spans, *gaps)}
+            ends = {span.queue: span for span in (*gaps, *spans)}
             archive.commit(state.after_chunk(ends.values(), [file], [(staged, path)], gaps))
             gaps = ()
     return directory

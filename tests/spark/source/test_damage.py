@@ -11,9 +11,13 @@ from tests.spark.source.brokers import create, numbered, produce, read
 from tests.spark.source.stores import Writer, scan
 
 from penstock import MessageQueue
+from penstock.columnar.bad_records import UNKNOWN_OFFSET, BadRecord
 from penstock.errors import StoreDamaged
 from penstock.model.record_layout import MAGIC_V1
 from penstock.protocol.records.sys_flags import SysFlag
+from penstock.spark.source.data_loss import BadRecords
+from penstock.spark.source.options import parse_read
+from penstock.spark.source.ranges import Range
 from penstock.store import Draft
 from penstock.testing.embedded import Embedded
 
@@ -57,6 +61,19 @@ def test_a_damaged_body_may_be_null_with_a_warning(
     assert "offset 77" in caplog.text
     unchecked = read(mq.namesrv, ("body",), topic="orders", checkCrcs="false")
     assert unchecked[77] == (b"1O77",)
+
+
+def test_a_damaged_first_record_of_a_pull_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    part = Range(QUEUE, 500, 600)
+    first = BadRecord(UNKNOWN_OFFSET, "a wrong magic", is_damaged=True)
+    with pytest.raises(StoreDamaged, match=r"unknown offset of .*orders.* is damaged: a wrong mag"):
+        BadRecords(parse_read({"namesrv": "a:1", "topic": "orders"}), part, "DIR")(first)
+    lenient = {"namesrv": "a:1", "topic": "orders", "failOnDataLoss": "false"}
+    with caplog.at_level(logging.WARNING):
+        BadRecords(parse_read(lenient), part, "DIR")(first)
+    assert "unknown offset" in caplog.text
+    of_others = BadRecord(499, "a wrong magic", is_damaged=True)
+    BadRecords(parse_read({"namesrv": "a:1", "topic": "orders"}), part, "DIR")(of_others)
 
 
 @pytest.mark.parametrize("field", ["body", "magic"])

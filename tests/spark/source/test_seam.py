@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.spark.source.archives import archive_rows, compact
+from tests.spark.source.archives import rows_of as of_one_queue
 from tests.spark.source.brokers import SMALL_SEGMENTS, create, numbered, produce, running
 
 import penstock.arrow
 from penstock import Message, MessageQueue
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.spark.pipelines.archive.state import STAGING
 from penstock.spark.pipelines.spans import Span
-from penstock.spark.source import archive_reading
+from penstock.spark.source import archive_reading, planning, truncated_queues
+from penstock.spark.source.archive_index import ArchiveIndex
 from penstock.spark.source.data_loss import DataLost
-from penstock.spark.source.options import parse_read
+from penstock.spark.source.options import ReadOptions, parse_read
+from penstock.spark.source.positions import Positions
+from penstock.spark.source.ranges import Range
 from penstock.spark.source.readers import BatchReader, StreamReader
+from penstock.spark.source.seam import SeamOffsets, joined_sides
+from penstock.spark.source.seam_driver import SeamTopicDriver
+from penstock.spark.source.truncated_queues import Cause
 from penstock.testing.embedded import Embedded, embedded
 
 COLUMNS = ("queue_id", "offset", "body", "store_timestamp")
@@ -201,6 +210,34 @@ def test_a_stream_begins_with_the_archive_and_goes_on_live(tmp_path: Path) -> No
         reader.stop()
 
 
+@pytest.mark.parametrize("side", ["topic", "path"])
+def test_a_micro_batch_has_the_same_tasks_when_the_archive_has_grown(
+    mq: Embedded, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr(planning, "MIN_TASK_MESSAGES", 100)
+    archive_rows(tmp_path, [table.slice(0, 120), table.slice(120, 80)])
+    given = {"namesrv": mq.namesrv, "topic": "orders", "archive": str(tmp_path)}
+    if side == "path":
+        given["path"] = str(mq.data / "broker-a")
+
+    def run() -> list[Rows]:
+        reader = StreamReader(parse_read({**given, "pollTimeoutMs": "0"}), COLUMNS, 4)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        found = [rows_of(reader.read(task)) for task in reader.partitions(start, end)]
+        reader.stop()
+        return found
+
+    first = run()
+    assert len(first) == 4
+    assert sorted(whole(first)) == sorted(whole(batch(mq.namesrv)))
+    archive_rows(tmp_path, [table.slice(200, 150)])
+    assert run() == first, "row for row"
+    compact(tmp_path, table.slice(0, 350))
+    assert run() == first
+    assert in_order(whole(first))
+
+
 def test_files_that_are_compacted_meanwhile_are_read_from_their_successor(
     mq: Embedded, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +256,34 @@ def test_files_that_are_compacted_meanwhile_are_read_from_their_successor(
                 compact(tmp_path, table.slice(0, 300))
     assert sorted(found) == sorted(whole(batch(mq.namesrv)))
     assert in_order(found)
+
+
+def test_files_that_are_moved_into_place_meanwhile_are_found_there(
+    mq: Embedded, table: pa.Table, tmp_path: Path
+) -> None:
+    archive = archive_rows(tmp_path, [table.slice(0, 300)])
+    # A run has committed, and not moved its file yet.
+    [file] = (archive / "day=2026-11-16").iterdir()
+    staged = archive / STAGING / "0.parquet"
+    staged.parent.mkdir(exist_ok=True)
+    file.rename(staged)
+    index = ArchiveIndex(str(archive))
+    assert index.files[0].path.startswith(STAGING)
+    staged.rename(file)
+    moment = int(table["store_timestamp"][150].as_py().timestamp() * 1000)
+    assert index.offsets_at(index.ends, moment), "a file in the middle is opened"
+    assert not index.files[0].path.startswith(STAGING)
+    # The same while rows are read.
+    file.rename(staged)
+    assert index.reload()
+    staged.rename(file)
+    options = parse_read({"namesrv": mq.namesrv, "topic": "orders"})
+    ranges = [Range(queue, index.starts[queue], end) for queue, end in index.ends.items()]
+    read = archive_reading.read_archived(index, ranges, options, COLUMNS)
+    assert sum(batch.num_rows for batch in read) == 300
+    file.unlink()
+    with pytest.raises(StoreDamaged, match="is missing"):
+        index.offsets_at(index.ends, moment)
 
 
 def test_a_hole_between_archive_and_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -290,6 +355,92 @@ def test_a_wrong_archive_is_refused(mq: Embedded, table: pa.Table, tmp_path: Pat
         produce(younger.namesrv, numbered("orders", range(9)))
         with pytest.raises(InvalidArgument, match="deleted and created again"):
             batch(younger.namesrv, archive=archive)
+
+
+def test_a_topic_that_was_created_again_is_not_joined_to_its_old_archive(tmp_path: Path) -> None:
+    with embedded() as mq:
+        create(mq.namesrv, "orders", 3)
+        produce(mq.namesrv, numbered("orders", range(30)))
+        rows = penstock.arrow.read("orders", namesrv=mq.namesrv).read_all()
+        epochs = {("broker-a", queue): 0 for queue in range(3)}
+        archive = str(archive_rows(tmp_path, [rows], epochs=epochs))
+        assert len(whole(batch(mq.namesrv, archive=archive))) == 30
+        mq.admin.delete_topic("orders")
+        create(mq.namesrv, "orders", 3)
+        # The queues are as long as before, and longer.
+        produce(mq.namesrv, numbered("orders", range(60)))
+        with pytest.raises(InvalidArgument, match=r"deleted and created again since it was archi"):
+            batch(mq.namesrv, archive=archive)
+
+
+class Live:
+    """A queue from 150 to 200, one message a second; `positions.OffsetsSource`."""
+
+    def queues(self, options: ReadOptions) -> list[MessageQueue]:
+        return [QUEUE]
+
+    def earliest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        return dict.fromkeys(queues, 150)
+
+    def latest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        return dict.fromkeys(queues, 200)
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        first = (timestamp_ms - BEGIN_MS) // 1000
+        return dict.fromkeys(queues, min(200, max(150, first)))
+
+    def committed(
+        self, queues: Iterable[MessageQueue], *, guessed: bool = True
+    ) -> dict[MessageQueue, int]:
+        return {}
+
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+BEGIN_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(("second", "first"), [(120, 100), (149, 100), (160, 160), (50, 50)])
+def test_a_starting_time_does_not_hide_a_gap(tmp_path: Path, second: int, first: int) -> None:
+    index = ArchiveIndex(str(archive_rows(tmp_path, [of_one_queue(range(100))])))
+    time_ms = BEGIN_MS + second * 1000
+    given = {"namesrv": "a:1", "topic": "orders", "archive": str(tmp_path)}
+    starting = parse_read({**given, "startingTimestamp": str(time_ms)})
+    ranges = Positions(starting, SeamOffsets(index, Live(), starting)).batch_ranges()
+    assert ranges == [Range(QUEUE, first, 200)]
+    if first < 150:
+        with pytest.raises(DataLost, match="messages 100 to 149"):
+            joined_sides(index, SeamOffsets(index, Live(), starting), ranges, starting)
+    # An end in the gap keeps the gap within the range.
+    ending = parse_read({**given, "endingTimestamp": str(BEGIN_MS + 120_000)})
+    assert Positions(ending, SeamOffsets(index, Live(), ending)).batch_ranges() == [
+        Range(QUEUE, 0, 150)
+    ]
+
+
+def test_a_replica_that_lags_behind_the_archive_is_waited_for(
+    mq: Embedded, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = archive_rows(tmp_path, [table.slice(0, 600)])
+    with embedded() as behind:
+        create(behind.namesrv, "orders", 3)
+        produce(behind.namesrv, numbered("orders", range(9)))
+        given = {"namesrv": behind.namesrv, "topic": "orders", "archive": str(archive)}
+        options = parse_read({**given, "pollTimeoutMs": "0"})
+        causes = [Cause.BEHIND]
+        monkeypatch.setattr(SeamTopicDriver, "_why_shorter", lambda *_: causes[-1])
+        reader = StreamReader(options, COLUMNS, 2)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert len(content(reader, start, end)) == 600, "the archive has them"
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        causes.append(Cause.UNKNOWN)
+        monkeypatch.setattr(truncated_queues, "SHORT_PATIENCE", 0.0)
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        with pytest.raises(InvalidArgument, match=r"the archive .* holds it up to .* deleted and"):
+            reader.latestOffset(end, ReadAllAvailable())
+        with pytest.raises(InvalidArgument, match="deleted and created again"):
+            reader.prepareForTriggerAvailableNow()
+        reader.stop()
 
 
 def test_an_archive_and_a_store_directory_are_one_table(

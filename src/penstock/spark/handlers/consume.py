@@ -146,6 +146,13 @@ def _from_options(
             )
     if "columns" in options:
         raise InvalidArgument("option columns", expected="no columns: handlers get whole messages")
+    if "archive" in options:
+        raise InvalidArgument(
+            "option archive, and a handler",
+            expected="messages of brokers only: a failed one is sent back to the broker that has "
+            "it",
+            hint="penstock.spark.replay sends archived messages to a topic again",
+        )
     parsed = parse_read(options)
     _check_broker([parsed])
     spark = _session()
@@ -250,6 +257,12 @@ def _check_order(read: Sequence[ReadOptions], ordered: bool) -> None:
         )
 
 
+_OF_THE_STREAM = frozenset(
+    {*_STARTS, "topic", "subscribe", "subscribepattern", "assign", "columns", "archive"}
+)
+"""Options of a stream that do not fit the retry topic of its group."""
+
+
 def _with_retries(
     spark: SparkSession, frame: DataFrame, relation: StreamedRelation, group: str
 ) -> DataFrame:
@@ -267,9 +280,7 @@ def _with_retries(
             hint=f"add {retry} to the option topic of the stream",
         )
     options = {
-        name: value
-        for name, value in relation.options.items()
-        if name not in {*_STARTS, "topic", "subscribe", "subscribepattern", "assign", "columns"}
+        name: value for name, value in relation.options.items() if name not in _OF_THE_STREAM
     }
     reading = parse_read({**options, "group": group, "topic": retry})
     ensure_retry_topic(reading.access, group)

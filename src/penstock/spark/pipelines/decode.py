@@ -23,6 +23,8 @@ REASON: Final = "reason"
 _JSON: Final = "json"
 _VALUE: Final = "value"
 _NO_JSON: Final = "the body is not JSON"
+_WHITESPACE: Final = " \t\r\n"
+"""What may be around a JSON value."""
 _PARSED, _TEXT, _CORRUPT = "__penstock_parsed", "__penstock_text", "__penstock_corrupt"
 
 
@@ -109,8 +111,25 @@ def _as_variant(df: DataFrame, column: str, into: str | None) -> DataFrame:
     name = into or _VALUE
     _refuse_conflict(df, [name])
     parsed = _with_text(df, column).withColumn(name, F.try_parse_json(_TEXT))
-    why = F.when(F.col(name).isNull(), F.lit(_NO_JSON))
-    return parsed.withColumn(REASON, F.coalesce(_unreadable(column), why)).drop(_TEXT)
+    why = F.coalesce(_unreadable(column), *_no_json())
+    return parsed.withColumn(REASON, why).drop(_TEXT)
+
+
+def _no_json() -> list[Column]:
+    """Why a text is not one JSON value; null if it is.
+
+    Spark's parsers stop after the first value and ignore what follows. So the text is also parsed
+    as the first of two in a list; the second is a digest of it, which no text has in it by chance.
+    """
+    from pyspark.sql import functions as F
+
+    digest = F.md5(F.col(_TEXT).cast("binary"))
+    in_list = F.try_parse_json(F.concat(F.lit("["), _TEXT, F.lit(',"'), digest, F.lit('"]')))
+    is_whole = F.coalesce(F.try_variant_get(in_list, "$[1]", "string") == digest, F.lit(False))
+    return [
+        F.when(F.try_parse_json(_TEXT).isNull(), F.lit(_NO_JSON)),
+        F.when(~is_whole, F.lit("the body has more after its JSON value")),
+    ]
 
 
 def _typed(df: DataFrame, schema: StructType | str, column: str, into: str | None) -> DataFrame:
@@ -123,10 +142,14 @@ def _typed(df: DataFrame, schema: StructType | str, column: str, into: str | Non
     shape = type(fields)([*fields.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = _with_text(df, column).withColumn(_PARSED, F.from_json(_TEXT, shape, options))
+    text = F.ltrim(_TEXT, F.lit(_WHITESPACE))
     why = [
         _unreadable(column),
-        F.when(F.try_parse_json(_TEXT).isNull(), F.lit(_NO_JSON)),
-        F.when(~F.ltrim(_TEXT).startswith("{"), F.lit("the body is not a JSON object")),
+        *_no_json(),
+        F.when(
+            ~text.startswith("{"),
+            F.lit("the body is not a JSON object"),
+        ),
         *(_wrong(field) for field in fields.fields),
     ]
     is_corrupt = F.col(_PARSED)[_CORRUPT].isNotNull() | F.col(_PARSED).isNull()

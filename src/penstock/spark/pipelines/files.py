@@ -28,6 +28,13 @@ _PATTERN = re.compile(r"[{}\[\]*?\\]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
+# A secret of S3 may have a slash that should have been escaped; a host and port may not.
+_CREDENTIALS = re.compile(
+    r"((?:s3[an]?|gs|gcs)://)[^\s@]*:[^\s@]*@|([a-z][a-z0-9+.-]*://)[^\s/@]*:[^\s/@]*@",
+    re.IGNORECASE,
+)
+
+
 class DirectoryBusy(PenstockError):
     """Another run works in the same directory."""
 
@@ -63,6 +70,14 @@ class Files(Protocol):
         """Lock ``path`` for the block; yields whether it really is locked."""
 
 
+def shown_url(text: str) -> str:
+    """A text with URLs for users and logs: without the credentials that a URL may have.
+
+    A name alone before an @ is none: Azure's URLs have that of a container there.
+    """
+    return _CREDENTIALS.sub(lambda found: f"{found[1] or found[2]}***@", text)
+
+
 def is_local(directory: str | os.PathLike[str]) -> bool:
     """Whether a directory is on this machine, by its name."""
     scheme = _SCHEME.match(os.fspath(directory))
@@ -76,7 +91,7 @@ def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = N
         raise InvalidArgument("the directory's name is empty", expected="a path or a URL")
     if pattern := _PATTERN.search(text):
         raise InvalidArgument(
-            f"directory {text!r} has {pattern[0]!r} in its name",
+            f"directory {shown_url(text)!r} has {pattern[0]!r} in its name",
             expected="a name without the characters that Spark takes for a pattern",
         )
     scheme = _SCHEME.match(text)
@@ -86,7 +101,7 @@ def open_files(directory: str | os.PathLike[str], spark: SparkSession | None = N
         return LocalFiles(Path(unquote(re.sub(r"^file:(//[^/]*)?", "", text))))
     if spark is None:
         raise InvalidArgument(
-            f"directory {text!r} is not on this machine",
+            f"directory {shown_url(text)!r} is not on this machine",
             expected="a Spark session that knows how to reach it",
         )
     return HadoopFiles(text, spark)
@@ -201,7 +216,7 @@ class HadoopFiles:
         jvm = jvm_of(spark)
         if jvm is None:
             raise InvalidArgument(
-                f"directory {root!r} cannot be reached through Spark Connect",
+                f"directory {shown_url(root)!r} cannot be reached through Spark Connect",
                 expected="a classic Spark session, or a directory of this machine",
             )
         configuration = hadoop_configuration(spark)
@@ -216,12 +231,12 @@ class HadoopFiles:
             )
         except Exception as error:
             raise InvalidArgument(
-                f"directory {root!r} cannot be opened: {_first_line(error)}",
+                f"directory {shown_url(root)!r} cannot be opened: {shown_url(_first_line(error))}",
                 expected="a URL of a file system that this Spark is set up for",
             ) from error
 
     def __str__(self) -> str:
-        return self._root
+        return shown_url(self._root)
 
     @property
     def root(self) -> str:
@@ -271,7 +286,7 @@ class HadoopFiles:
         new = self._at(target)
         self._fs.mkdirs(new.getParent())
         if not self._fs.rename(self._at(source), new):
-            raise PenstockError(f"{source} of {self._root} could not be renamed to {target}")
+            raise PenstockError(f"{source} of {self} could not be renamed to {target}")
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._at(path), True)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import InvalidArgument, StoreDamaged
-from penstock.spark.pipelines.files import LocalFiles, is_local, open_files
+from penstock.spark.pipelines.files import LocalFiles, is_local, open_files, shown_url
 
 _NAMES_OF_HADOOP: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):(?=//)")
@@ -70,13 +70,14 @@ class UrlFiles:
             self._files, self._root = fs.FileSystem.from_uri(known)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InvalidArgument(
-                f"directory {url!r} cannot be opened: {str(error).partition(chr(10))[0]}",
+                f"directory {shown_url(url)!r} cannot be opened: "
+                f"{shown_url(str(error).partition(chr(10))[0])}",
                 expected="a path, or a URL that Arrow knows: s3://, gs://, abfs:// or hdfs://",
                 hint="mount it, or read it with penstock.spark.read_archive and unite both frames",
-            ) from error
+            ) from None  # Arrow's error has the URL as it is.
 
     def __str__(self) -> str:
-        return self._url
+        return shown_url(self._url)
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -97,7 +98,7 @@ class UrlFiles:
             # Buffered ahead: each small read of a storage is a request.
             return pq.ParquetFile(self._at(path), filesystem=self._files, pre_buffer=True)
         except pa.ArrowInvalid as error:
-            raise _damaged(f"{self._url}/{path}", error) from error
+            raise _damaged(f"{self}/{path}", error) from error
 
 
 def _arrow_scheme(found: re.Match[str]) -> str:

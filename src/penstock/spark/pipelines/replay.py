@@ -29,7 +29,7 @@ from penstock.spark.pipelines.archive.state import DataFile
 from penstock.spark.pipelines.files import open_files
 from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.spans import chunks, read_spans, topic_spans
+from penstock.spark.pipelines.spans import Queue, chunks, read_spans, topic_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -230,15 +230,28 @@ def _from_archive(
 
 
 def _portions(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
-    """Neighbours in time, of at most ``rows`` rows together, one file at least."""
+    """Neighbours in time, of at most ``rows`` rows together, one file at least.
+
+    Only a portion is sorted. So files that do not follow each other in every queue, as after a
+    clock was set back, are in one portion, also if that is larger.
+    """
     part: list[DataFile] = []
-    for file in files:
-        if part and sum(one.rows for one in part) + file.rows > rows:
+    for at, file in enumerate(files):
+        is_full = sum(one.rows for one in part) + file.rows > rows
+        if part and is_full and _follow(files[:at], files[at:]):
             yield part
             part = []
         part.append(file)
     if part:
         yield part
+
+
+def _follow(before: Sequence[DataFile], after: Sequence[DataFile]) -> bool:
+    """Whether all messages of some files come before those of others, in every queue."""
+    reached: dict[Queue, int] = {}
+    for span in (span for file in before for span in file.spans):
+        reached[span.queue] = max(span.end, reached.get(span.queue, 0))
+    return all(span.start >= reached.get(span.queue, 0) for file in after for span in file.spans)
 
 
 def _from_topic(

@@ -38,11 +38,12 @@ class RowNames(NamedTuple):
         """What asks a broker to look for rows: of the last hour, or of any time.
 
         A first attempt asks, too: a later one may overtake it, when an executor or driver is given
-        up that still has requests on the way. Ids that the user gives (``by_column``) are looked
-        for one by one, which only a later attempt does.
+        up that still has requests on the way. Rows with ids that the user gives (``by_column``) are
+        looked for one by one, since they may have come in other requests: also in a first attempt,
+        because Spark counts attempts anew when it runs a stage again.
         """
         if by_column:
-            return EACH_REPEAT_MARK if self.may_be_stored else ""
+            return EACH_REPEAT_MARK
         return REPEAT_MARK if self.may_be_stored else RECENT_REPEAT_MARK
 
 
@@ -56,9 +57,12 @@ def of_micro_batch(task: TaskContext, write_name: str | None = None) -> RowNames
     return RowNames(origin, may_be_stored)
 
 
-def of_named_write(task: TaskContext, name: str) -> RowNames:
-    """The names of rows of a write that the user named: an earlier job may have had the name."""
-    return RowNames(Origin(f"write:{name}", 0, task.partitionId()), may_be_stored=True)
+def of_named_write(task: TaskContext, name: str, batch: int | None = None) -> RowNames:
+    """The names of rows of a write that the user named: an earlier job may have had the name.
+
+    ``batch`` is that of a stream over Spark Connect, where tasks do not know query and batch.
+    """
+    return RowNames(Origin(f"write:{name}", batch or 0, task.partitionId()), may_be_stored=True)
 
 
 def of_single_write(task: TaskContext, name: str) -> RowNames:

@@ -7,7 +7,8 @@ Else it goes to another queue if any will do, and may be stored twice, with the 
 (`encode.Origin`). Attempts that reach no broker are not counted for a while
 (`client.producing.waiting`): a restart does not end a task.
 
-A request that an earlier task may have sent is looked for at the other brokers, too.
+A request that an earlier task may have sent is looked for at the other brokers, too, and sent to
+the one that has its id.
 
 Requests to a given queue keep their order: each one is sent when the one before is confirmed.
 """
@@ -33,6 +34,7 @@ from penstock.errors import (
     ConnectionLost,
     PenstockError,
     RemotingError,
+    RequestRefused,
     ServiceNotAvailable,
     TopicNotFound,
 )
@@ -231,17 +233,17 @@ class TaskSender:
             try:
                 avoid = (post.sent_to.broker_name,) if post.sent_to else ()
                 queue = post.queue or post.doubted or self._turn(post.topic, avoid)
-                post.sent_to = queue
-                address = self.routes.address(queue)
-                if self._is_stored_elsewhere(post, queue):
-                    return
-                command = self._command(post, queue, self._mark(post, queue, address))
+                queue = post.sent_to = self._place(post, queue)
+                target = self.routes.address(queue)
+                command = self._command(post, queue, self._mark(post, queue, target))
+                # Until here other connections were used, whose failures say nothing about this one.
+                address = target
                 connection = self._connection(address)
                 is_leaving = True
                 number = connection.send(command, self._seconds)
             except PenstockError as error:
-                if address is not None and is_leaving:
-                    self._doubt(post, address, error)
+                if address is not None and is_leaving and not is_unsent(error):
+                    self._doubt(post, address)
                 self._failed(post, error)
                 if address is not None:
                     self._lose(address, error)
@@ -304,8 +306,9 @@ class TaskSender:
         self._drop(address)
         lost = [key for key in self._in_flight if key[0] == address]
         posts = [self._in_flight.pop(key) for key in lost]
+        # They have left, also if the error is about a later request that has not.
         for post in posts:
-            self._doubt(post, address, error)
+            self._doubt(post, address)
         self._are_ours.pop(address, None)
         for post in posts:
             self._failed(post, error)
@@ -313,9 +316,9 @@ class TaskSender:
 
     # ------------------------------------------------------------------------------ repeats
 
-    def _doubt(self, post: Post, address: str, error: PenstockError) -> None:
+    def _doubt(self, post: Post, address: str) -> None:
         """Note that the broker may have a request that it did not answer."""
-        if post.unique_id is not None and self._are_ours.get(address) and not is_unsent(error):
+        if post.unique_id is not None and self._are_ours.get(address):
             post.doubted = post.sent_to
             # It was sent as it is, so that the broker need not look for each of its messages.
             post.mark = REPEAT_MARK if post.mark != EACH_REPEAT_MARK else post.mark
@@ -335,26 +338,42 @@ class TaskSender:
             known = self._are_ours[address] = answer.language is Language.PYTHON
         return known
 
-    def _is_stored_elsewhere(self, post: Post, queue: MessageQueue) -> bool:
-        """Whether another broker has a request of an earlier task; it is confirmed then."""
+    def _place(self, post: Post, queue: MessageQueue) -> MessageQueue:
+        """The queue to send to: where an earlier task may have sent the request, if that is known.
+
+        It is sent there again, as a repeat, and not taken for confirmed: the rows of the request
+        that has the id may be other ones, and only the broker compares all of it.
+        """
         if post.mark != REPEAT_MARK or post.is_looked_for or post.queue or post.doubted:
-            return False
+            return queue
+        for name in sorted({other.broker_name for other in self.routes.queues(post.topic)}):
+            if name == queue.broker_name:
+                continue  # It looks for the request when it gets it.
+            queue_id = self._queue_with(post, queue._replace(broker_name=name))
+            if queue_id is not None:
+                post.doubted = MessageQueue(post.topic, name, queue_id)
+                return post.doubted
+        post.is_looked_for = True
+        return queue
+
+    def _queue_with(self, post: Post, queue: MessageQueue) -> int | None:
+        """The queue in which a broker has a message with the id of a request; None: in none."""
         assert post.unique_id is not None, "it has a mark"
+        address = self.routes.address(queue)
+        if not self._is_ours(queue, address):
+            return None  # It would not recognise the request.
         topic = self._access.long_name(post.topic)
         header = QueryMessage(topic, post.unique_id, 1, 0, _END_OF_TIME, unique_key_query=True)
         command = Command(RequestCode.QUERY_MESSAGE, ext=encode_header(header))
-        for name in {other.broker_name for other in self.routes.queues(post.topic)}:
-            if name == queue.broker_name:
-                continue
-            other = queue._replace(broker_name=name)
-            answer = self._pool.exchange(self.routes.address(other), command)
-            for message in messages_from_pull(requests.body_bytes(answer), name):
-                if message.properties.get(Property.UNIQUE_KEY) == post.unique_id:
-                    where = MessageQueue(post.topic, name, message.queue.queue_id)
-                    self._stored(post, where, message.queue_offset)
-                    return True
-        post.is_looked_for = True
-        return False
+        answer = self._pool.exchange(address, command)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise _not_looked_up(refusal(answer, RequestCode.QUERY_MESSAGE, address, post.what))
+        for message in messages_from_pull(requests.body_bytes(answer), queue.broker_name):
+            if message.properties.get(Property.UNIQUE_KEY) == post.unique_id:
+                return message.queue.queue_id
+        return None
 
     # ------------------------------------------------------------------------------ its parts
 
@@ -399,3 +418,14 @@ class TaskSender:
         if post.is_batch:
             ext[SHORT_RECEIPT] = "true"
         return Command(code, ext=ext, body=post.body)
+
+
+def _not_looked_up(no: RequestRefused) -> RequestRefused:
+    """The error for a broker that does not answer whether it has a request."""
+    return type(no)(
+        no.what,
+        code=no.code,
+        expected="an answer whether an earlier task has sent these rows already",
+        hint="let the user read the topic, too (SUB), give the rows an idColumn, or set option "
+        "exactlyOnce to false",
+    )

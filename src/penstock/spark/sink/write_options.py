@@ -24,6 +24,11 @@ MAX_BATCH_BYTES: Final = 3 * 1024 * 1024
 """Brokers take 4 MiB, and count the headers of the records they make of a batch."""
 
 
+BATCH_OPTION: Final = "__penstockBatch"
+"""The micro-batch of a write inside ``foreachBatch``; for `batch_writer` alone, and not listed."""
+_BATCH_KEY: Final = BATCH_OPTION.lower()  # Spark changes the case of names.
+
+
 class KeepQueue(Enum):
     """Whether rows are sent to the queues that their columns name."""
 
@@ -78,8 +83,8 @@ class WriteOptions:
     )
     id_column: str | None = option(
         "idColumn",
-        meaning="a column of type string that names each row: it becomes the unique id, and rows "
-        "are recognised by it in any order and partition",
+        meaning="a column of type string that names each row of a batch: rows are recognised by it "
+        "in any order and partition, and the unique id of a message ends with it",
         default_text="rows are named by their position in their partition",
     )
     write_name: str | None = option(
@@ -124,3 +129,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write, batch or stream."""
     given = OptionReader(options, (AccessOptions, WriteOptions), "writing")
     return WriteOptions(access=parse_access(given), **given.values(WriteOptions))
+
+
+def batch_of(options: Mapping[str, str]) -> int | None:
+    """The micro-batch that `BATCH_OPTION` names."""
+    found = [text for name, text in options.items() if name.lower() == _BATCH_KEY]
+    return int(found[0]) if found else None

@@ -105,12 +105,16 @@ class BatchWriter(DataSourceArrowWriter):
     Inside ``foreachBatch``, too, where Spark gives query and batch: two writes of one batch to one
     topic would have the same names, and look like copies of each other. With the option
     ``writeName`` the user says that they have not; outside of ``foreachBatch`` it makes another
-    run of the same write a repeat of this one.
+    run of the same write a repeat of this one. ``batch`` is the micro-batch, where `batch_writer`
+    passed it on.
     """
 
-    def __init__(self, options: WriteOptions, columns: MessageColumns) -> None:
+    def __init__(
+        self, options: WriteOptions, columns: MessageColumns, batch: int | None = None
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._batch = batch
         # No longer than needed: every message carries it.
         self._name = secrets.token_hex(8)
 
@@ -122,7 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
         elif is_in_micro_batch(task):
             names = of_micro_batch(task, name)
         else:
-            names = of_named_write(task, name)
+            names = of_named_write(task, name, self._batch)
         return write_rows(iterator, self._options, self._columns, names)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

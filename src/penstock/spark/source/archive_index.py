@@ -7,6 +7,7 @@ are given ranges of offsets, not names of files.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.columnar.buffers import Numbers
+from penstock.errors import StoreDamaged
 from penstock.model import MessageQueue
 from penstock.spark.pipelines.archive.directory import data_paths, load_existing
 from penstock.spark.pipelines.archive.state import DataFile, State
@@ -25,6 +27,10 @@ from penstock.spark.source.ranges import Range
 
 Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
+log = logging.getLogger(__name__)
+
+MAX_RELOADS: Final = 5
+"""How often files may be replaced while they are read."""
 PLACE: Final = ("broker", "queue_id", "offset")
 
 
@@ -55,12 +61,16 @@ class ArchiveIndex:
         self._known: dict[str, tuple[Range, ...]] = {}
         """The ranges of files of which the state does not say them."""
         self._version = -1
+        self._places: dict[str, str] = {}
+        """Where each file of the state is: staged files are moved after the commit."""
         self.topic = ""
         self.files: tuple[ArchivedFile, ...] = ()
         self.ends: dict[MessageQueue, int] = {}
         """The first offset of each queue that is not archived yet."""
         self.starts: dict[MessageQueue, int] = {}
         """The first offset that is."""
+        self.epochs: dict[MessageQueue, int] = {}
+        """When the topic was last deleted before it was archived; see `State.epochs`."""
         self.gaps: tuple[Range, ...] = ()
         """Messages that were gone before they could be archived."""
         self.reload()
@@ -69,19 +79,29 @@ class ArchiveIndex:
         return str(self._directory)
 
     def reload(self) -> bool:
-        """Read the newest state; whether there was a new one."""
+        """Read the newest state; whether it is a new one, or files of it have moved."""
+        for _ in range(MAX_RELOADS):
+            try:
+                return self._load()
+            except FileNotFoundError as error:
+                # Replaced meanwhile.
+                log.debug("archive state read again archive=%s error=%s", self, error)
+        return self._load()
+
+    def _load(self) -> bool:
         state = load_existing(self._directory)
-        if state.version == self._version:
-            return False
-        self._version = state.version
-        self.topic = state.topic
         places = data_paths(self._directory, state)
+        if state.version == self._version and places == self._places:
+            return False
+        self._version, self._places = state.version, places
+        self.topic = state.topic
         self.files = tuple(self._file(file, places[file.path]) for file in _by_time(state))
         self.ends = {self._queue(*queue): end for queue, end in state.next_offsets.items()}
         self.starts = dict(self.ends)
         for file in self.files:
             for part in file.ranges:
                 self.starts[part.queue] = min(part.low, self.starts.get(part.queue, part.low))
+        self.epochs = {self._queue(*queue): epoch for queue, epoch in state.epochs.items()}
         self.gaps = tuple(self._range(gap) for gap in state.gaps)
         return True
 
@@ -97,8 +117,18 @@ class ArchiveIndex:
 
         Opens only files that begin before the time and end after it, and of those four columns.
         """
-        found: dict[MessageQueue, int] = {}
         wanted = set(queues)
+        for _ in range(MAX_RELOADS):
+            try:
+                return self._offsets_at(wanted, timestamp_ms)
+            except FileNotFoundError as error:
+                # Moved or compacted meanwhile: the state says where the rows are now.
+                if not self.reload():
+                    raise missing_file(self, error) from error
+        return self._offsets_at(wanted, timestamp_ms)
+
+    def _offsets_at(self, wanted: set[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        found: dict[MessageQueue, int] = {}
         for file in self.files:
             if file.to_ms < timestamp_ms:
                 continue
@@ -149,6 +179,15 @@ class ArchiveIndex:
             for row in found.to_pylist()
         )
         return tuple(map(self._range, spans))
+
+
+def missing_file(index: ArchiveIndex, error: FileNotFoundError) -> StoreDamaged:
+    """The error for a file that the newest state names, and that is not there."""
+    return StoreDamaged(
+        f"a file of the archive {index} is missing: {error}",
+        expected="every file that its state names",
+        hint="do driver and executors see the same directory?",
+    )
 
 
 def _by_time(state: State) -> list[DataFile]:

@@ -17,15 +17,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from penstock.columnar.schema import arrow_schema
 from penstock.errors import StoreDamaged
 from penstock.spark.source.archive_index import (
+    MAX_RELOADS,
     PLACE,
     ArchivedFile,
     ArchiveIndex,
     Mask,
     QueuePlaces,
+    missing_file,
 )
 from penstock.spark.source.data_loss import lost
 from penstock.spark.source.options import ReadOptions
@@ -34,15 +37,12 @@ from penstock.spark.source.ranges import Range
 log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 16_384
-MAX_RELOADS: Final = 5
-"""How often files may be replaced while one task reads them."""
 
 
 def read_archived(
-    directory: str, ranges: Sequence[Range], options: ReadOptions, columns: tuple[str, ...]
+    index: ArchiveIndex, ranges: Sequence[Range], options: ReadOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The messages of ranges, in their order within each queue."""
-    index = ArchiveIndex(directory)
     _check_gaps(index, ranges, options)
     reader = _Reader(index, sorted(ranges, key=_place), columns)
     for attempt in range(MAX_RELOADS + 1):
@@ -52,11 +52,7 @@ def read_archived(
         except FileNotFoundError as error:
             # Compacted meanwhile: the new state names the files that have the rows now.
             if attempt == MAX_RELOADS or not index.reload():
-                raise StoreDamaged(
-                    f"a file of the archive {index} is missing: {error}",
-                    expected="every file that its state names",
-                    hint="do driver and executors see the same directory?",
-                ) from error
+                raise missing_file(index, error) from error
         else:
             return
 
@@ -98,8 +94,9 @@ class _Reader:
                 rows = parquet.read(columns=self._columns)
                 yield _sorted(rows.filter(pa.array(mask)))
                 return
+            groups, mask = _groups_with_rows(parquet, mask)
             first = 0
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=self._columns):
+            for batch in parquet.iter_batches(BATCH_ROWS, groups, columns=self._columns):
                 chosen = mask[first : first + batch.num_rows]
                 first += batch.num_rows
                 if chosen.any():
@@ -169,6 +166,17 @@ def _mask(rows: pa.Table, wanted: Sequence[Range]) -> Mask:
     for part in wanted:
         mask |= places.rows_of(part.queue) & (offsets >= part.low) & (offsets < part.high)
     return mask
+
+
+def _groups_with_rows(parquet: pq.ParquetFile, mask: Mask) -> tuple[list[int], Mask]:
+    """The row groups that have chosen rows, and the mask of their rows alone.
+
+    A merged file has its rows by queue, so that a range of one queue is in a few of them.
+    """
+    counts = [parquet.metadata.row_group(at).num_rows for at in range(parquet.num_row_groups)]
+    parts = np.split(mask, np.cumsum(counts)[:-1])
+    groups = [at for at, part in enumerate(parts) if part.any()]
+    return groups, np.concatenate([parts[at] for at in groups])
 
 
 def _rises(place: pa.Table, mask: Mask) -> bool:

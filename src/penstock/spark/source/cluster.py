@@ -12,6 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.client import requests
@@ -140,6 +141,16 @@ class Cluster:
         With ``failures``, errors are added to it, and their queues left out.
         """
         return _offsets(self._ask(queues, requests.max_offset, failures), failures)
+
+    def epochs(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """When the topic of each queue was last deleted, as a log position; 0: never.
+
+        Only a master knows it: queues of which a slave answers are left out.
+        """
+        asked = [queue for queue in queues if self.is_at_master(queue)]
+        return self._ask(
+            asked, lambda queue: replace(requests.max_offset(queue), read=requests.epoch_of)
+        )
 
     def earliest(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The first message of each queue."""

@@ -57,10 +57,12 @@ class BadRecords:
 
     def __call__(self, bad: BadRecord) -> None:
         part = self._part
-        if not part.low <= bad.queue_offset < part.high:
+        # One without a known offset came first in a pull that began in this range.
+        is_known = bad.queue_offset >= 0
+        if is_known and not part.low <= bad.queue_offset < part.high:
             return  # another task reads it, or none
         kind = "damaged" if bad.is_damaged else "not readable"
-        what = f"the message at offset {bad.queue_offset} of {part.queue} is {kind}: {bad.why}"
+        what = f"{bad.what} of {part.queue} is {kind}: {bad.why}"
         if bad.is_damaged and self._fails:
             raise StoreDamaged(
                 what,

@@ -53,9 +53,11 @@ class PenstockSource(DataSource):
             return InvalidStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from penstock.spark.sink.write_options import batch_of
         from penstock.spark.sink.writers import BatchWriter, checked_write
 
-        return BatchWriter(*checked_write(dict(self.options), schema, overwrite))
+        given = dict(self.options)
+        return BatchWriter(*checked_write(given, schema, overwrite), batch_of(given))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from penstock.spark.sink.writers import StreamWriter, checked_write

@@ -215,6 +215,7 @@ class ReadOptions:
         meaning="the directory or URL of an archive of the topic: what it holds is read from its "
         "files, and the rest from the cluster, or from `path`",
         default_text="none",
+        secret=True,  # A URL may have credentials.
     )
     group: str | None = option(
         "group",

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.model import MessageQueue
 from penstock.spark.source.archive_index import ArchiveIndex
+from penstock.spark.source.cluster import Cluster
 from penstock.spark.source.data_loss import DataLost
-from penstock.spark.source.options import ReadOptions
+from penstock.spark.source.options import Position, ReadOptions, Where
 from penstock.spark.source.positions import Offsets, OffsetsSource
 from penstock.spark.source.ranges import Range
 
@@ -101,7 +102,38 @@ class SeamOffsets:
         known = self._index.offsets_at(queues, timestamp_ms)
         found = self._of_live(queues, known, lambda rest: self._live.at_time(rest, timestamp_ms))
         # What the live side has of archived messages is not read there.
-        return {queue: max(found.get(queue, 0), self._end(queue)) for queue in queues} | known
+        places = {queue: max(found.get(queue, 0), self._end(queue)) for queue in queues}
+        if self._is_start(timestamp_ms):
+            places |= self._before_gaps(found)
+        return places | known
+
+    def _is_start(self, timestamp_ms: int) -> bool:
+        starting = self._options.starting
+        return starting is not None and starting == Position(Where.TIME, timestamp_ms=timestamp_ms)
+
+    def _before_gaps(self, found: Offsets) -> Offsets:
+        """Where the archive ends, if messages after it are gone that may be of the time, too.
+
+        That is so if already the first message of the live side is. A read that begins there fails
+        and names what is missing.
+        """
+        later = [queue for queue, offset in found.items() if 0 < self._end(queue) < offset]
+        first = self._of_live(later, (), self._live.earliest)
+        return {queue: self._end(queue) for queue in later if found[queue] == first[queue]}
+
+    def check_epochs(self, ranges: Iterable[Range]) -> None:
+        """Refuse topics that were deleted and created again since they were archived."""
+        if not isinstance(self._live, Cluster):
+            return  # A store's files do not show it.
+        known = [part.queue for part in ranges if part.queue in self._index.epochs]
+        for queue, epoch in self._of_live(known, (), self._live.epochs).items():
+            if epoch > self._index.epochs[queue]:
+                raise InvalidArgument(
+                    f"the topic of {queue} was deleted and created again since it was archived in "
+                    f"{self._index}",
+                    expected="the topic that the archive was made from",
+                    hint="read both apart; archive the new topic to another directory",
+                )
 
     def committed(self, queues: Iterable[MessageQueue], *, guessed: bool = True) -> Offsets:
         return self._of_live(
@@ -116,11 +148,9 @@ class SeamOffsets:
         """The ends of queues, from those of the live side."""
         for queue, end in live.items():
             if end < self._end(queue):
-                raise InvalidArgument(
+                raise another_topic(
                     f"the archive {self._index} holds {queue} up to offset {self._end(queue)}, and "
-                    f"the queue ends at {end}",
-                    expected="the topic that the archive was made from",
-                    hint="the topic was deleted and created again, or `path` is an older copy",
+                    f"the queue ends at {end}"
                 )
         return {queue: live.get(queue, self._end(queue)) for queue in queues}
 
@@ -141,6 +171,15 @@ class SeamOffsets:
         return ask([queue for queue in queues if queue in there])
 
 
+def another_topic(what: str) -> InvalidArgument:
+    """The error for a queue that is shorter than its archive."""
+    return InvalidArgument(
+        what,
+        expected="the topic that the archive was made from",
+        hint="the topic was deleted and created again, or `path` is an older copy",
+    )
+
+
 def joined_sides(
     index: ArchiveIndex, offsets: SeamOffsets, ranges: Sequence[Range], options: ReadOptions
 ) -> Sides:
@@ -148,6 +187,7 @@ def joined_sides(
     if any(part.low < index.ends.get(part.queue, 0) for part in ranges):
         index.reload()
     sides = split(index, ranges)
+    offsets.check_epochs(sides.live)
     missing = _missing(sides, offsets)
     if missing and index.reload():
         # Archived since, and deleted by the broker.

@@ -1,10 +1,18 @@
-"""The drivers of reads with an archive: the same as without one, with two kinds of tasks."""
+"""The drivers of reads with an archive: the same as without one, with two kinds of tasks.
+
+The tasks of a micro-batch follow from its offsets alone, and a task gives the rows of each range in
+the order of their offsets, wherever the seam is: when the batch runs again, the archive may have
+grown or its files may have been merged, and the sink recognises rows by their position in a task.
+A batch read has no such need: its tasks are cut along the files, so that each is read once.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -12,46 +20,55 @@ from pyspark.sql.datasource import InputPartition
 from penstock.model import MessageQueue
 from penstock.spark.source.archive_index import ArchiveIndex
 from penstock.spark.source.archive_reading import pieces_of, read_archived
-from penstock.spark.source.fetch import Fetcher
+from penstock.spark.source.fetch import RETRY_DELAY, Fetcher
 from penstock.spark.source.options import EARLIEST, ReadOptions, nested_offsets
 from penstock.spark.source.path_driver import PathDriver
-from penstock.spark.source.planning import TaskRanges
+from penstock.spark.source.planning import TaskRanges, tasks
 from penstock.spark.source.positions import OffsetsSource, Positions
 from penstock.spark.source.ranges import Range
-from penstock.spark.source.seam import SeamOffsets, Sides, joined_sides
-from penstock.spark.source.store_path import PathTask, read_path
+from penstock.spark.source.seam import SeamOffsets, Sides, another_topic, joined_sides, split
+from penstock.spark.source.store_path import PathTask, path_task, read_path
 from penstock.spark.source.stream_driver import Offsets, StreamDriver
 from penstock.spark.source.topic_driver import TopicDriver
+from penstock.spark.source.truncated_queues import TruncatedQueues
 
 log = logging.getLogger(__name__)
 
 
-class SeamTask(InputPartition):
-    """What one task reads: ranges of an archive, and then the live side's."""
+Step = tuple[Range, ...] | InputPartition
+"""Ranges of an archive, or a task of the live side."""
 
-    def __init__(
-        self, directory: str, archived: Sequence[Range], live: Sequence[InputPartition] = ()
-    ) -> None:
+
+class SeamTask(InputPartition):
+    """What one task reads, in this order."""
+
+    def __init__(self, directory: str, steps: Iterable[Step]) -> None:
         self.directory = directory
-        self.archived = tuple(archived)
-        self.live = tuple(live)
+        self.steps = tuple(steps)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{part.queue}[{part.low}:{part.high}]" for part in self.archived)
-        return f"SeamTask({self.directory}: {shown}; {', '.join(map(repr, self.live))})"
+        return f"SeamTask({', '.join(map(_shown, self.steps))})"
+
+
+def _shown(step: Step) -> str:
+    if isinstance(step, InputPartition):
+        return repr(step)
+    return ", ".join(f"{part.queue}[{part.low}:{part.high}] archived" for part in step)
 
 
 def read_seam(
     task: SeamTask, options: ReadOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow batches."""
-    if task.archived:
-        yield from read_archived(task.directory, task.archived, options, columns)
-    for part in task.live:
-        if isinstance(part, TaskRanges):
-            yield from Fetcher(options).batches(part.ranges, columns)
-        elif isinstance(part, PathTask):
-            yield from read_path(part, options, columns)
+    index: ArchiveIndex | None = None
+    for step in task.steps:
+        if isinstance(step, tuple):
+            index = index or ArchiveIndex(task.directory)
+            yield from read_archived(index, step, options, columns)
+        elif isinstance(step, TaskRanges):
+            yield from Fetcher(options).batches(step.ranges, columns)
+        elif isinstance(step, PathTask):
+            yield from read_path(step, options, columns)
 
 
 class _SeamDriver(StreamDriver):
@@ -71,8 +88,16 @@ class _SeamDriver(StreamDriver):
         """The tasks for ranges of the live side."""
 
     @abstractmethod
+    def _live_task(self, part: Range) -> InputPartition:
+        """What reads one range of the live side."""
+
+    @abstractmethod
     def _live_ends(self) -> Offsets:
         """The ends of its queues, as far as they can be found now."""
+
+    @abstractmethod
+    def _live_target(self) -> Offsets:
+        """The ends of its queues; a broker that cannot be asked is an error."""
 
     @property
     def _positions(self) -> Positions:
@@ -98,40 +123,85 @@ class _SeamDriver(StreamDriver):
         return self._with_archive(self._live_ends())
 
     def freeze(self) -> None:
-        super().freeze()
-        self._target = self._with_archive(self._target or {})
+        self._target = self._with_archive(self._live_target())
+        while self._shorter.waiting:
+            # Spark asks only once, so the wait is inside this answer.
+            time.sleep(RETRY_DELAY)
+            self._target = self._with_archive(self._live_target())
 
     def _with_archive(self, live: Offsets) -> Offsets:
-        """The ends of the live side, and of queues that only the archive has or can be asked."""
+        """The ends of the live side, and of queues that only the archive has or can be asked.
+
+        A slave may not have all yet that was archived: the archive's end counts then.
+        """
         archived = {
             queue: max(end, self._reached.get(queue, 0))
             for queue, end in self._archive.ends.items()
             if queue not in live and self._options.covers(queue)
         }
-        return {**archived, **self._seam_offsets.joined(live, live)}
+        return {**archived, **self._shorter.resolve(self._archive.ends, live)}
+
+    @cached_property
+    def _shorter(self) -> TruncatedQueues:
+        """The queues that are shorter than in the archive."""
+        reached = f"the archive {self._archive} holds it"
+        return TruncatedQueues(True, self._why_shorter, reached, another_topic)
 
     def reported(self) -> dict[str, object] | None:
         seen = super().reported()
         return seen and {**seen, "archivedUpTo": nested_offsets(self._archive.ends)}
 
     def _plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
-        sides = joined_sides(self._archive, self._seam_offsets, ranges, self._options)
-        directory = str(self._archive)
+        """The tasks of a micro-batch."""
+        sides = self._sides(ranges)
+        if not sides.archived:
+            return self._live_plan(ranges)
+        planned = tasks(
+            ranges,
+            cores=self._cores,
+            min_partitions=self._options.min_partitions,
+            ordered=self._options.ordered,
+            striped=self._options.path is not None,
+        )
+        return [
+            SeamTask(self._directory, [step for part in task.ranges for step in self._steps(part)])
+            for task in planned
+        ]
+
+    def _steps(self, part: Range) -> list[Step]:
+        """What reads a range, in the order of its offsets."""
+        sides = split(self._archive, [part])
+        steps: list[tuple[int, Step]] = [(own.low, (own,)) for own in sides.archived]
+        steps += [(own.low, self._live_task(own)) for own in sides.live]
+        return [step for _, step in sorted(steps, key=lambda step: step[0])]
+
+    def batch_partitions(self) -> list[InputPartition]:
+        sides = self._sides(self._positions.batch_ranges())
         if self._options.ordered:
             return [
-                SeamTask(directory, mine.archived, self._live_plan(mine.live))
+                SeamTask(self._directory, [tuple(mine.archived), *self._live_plan(mine.live)])
                 for mine in _by_queue(sides)
             ]
         pieces = pieces_of(self._archive, sides.archived, cores=self._cores)
-        if pieces:
+        archived = [SeamTask(self._directory, [tuple(piece)]) for piece in pieces]
+        return [*archived, *self._live_plan(sides.live)]
+
+    @property
+    def _directory(self) -> str:
+        assert self._options.archive is not None
+        return self._options.archive
+
+    def _sides(self, ranges: Sequence[Range]) -> Sides:
+        """Both sides of ranges; `DataLost` if messages between them are missing."""
+        sides = joined_sides(self._archive, self._seam_offsets, ranges, self._options)
+        if sides.archived:
             log.info(
-                "archive read archive=%s tasks=%d messages=%d live=%d",
-                directory,
-                len(pieces),
+                "archive read archive=%s messages=%d live=%d",
+                self._archive,
                 sum(part.count for part in sides.archived),
                 sum(part.count for part in sides.live),
             )
-        return [*(SeamTask(directory, piece) for piece in pieces), *self._live_plan(sides.live)]
+        return sides
 
 
 def _by_queue(sides: Sides) -> list[Sides]:
@@ -163,8 +233,15 @@ class SeamTopicDriver(_SeamDriver, TopicDriver):
     def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
         return super(_SeamDriver, self)._plan(ranges)
 
+    def _live_task(self, part: Range) -> InputPartition:
+        return TaskRanges([part])
+
     def _live_ends(self) -> Offsets:
         return super(_SeamDriver, self)._known_ends()
+
+    def _live_target(self) -> Offsets:
+        super(_SeamDriver, self).freeze()
+        return self._target or {}
 
 
 class SeamPathDriver(_SeamDriver, PathDriver):
@@ -183,5 +260,11 @@ class SeamPathDriver(_SeamDriver, PathDriver):
     def _live_plan(self, ranges: Sequence[Range]) -> list[InputPartition]:
         return super(_SeamDriver, self)._plan(ranges)
 
+    def _live_task(self, part: Range) -> InputPartition:
+        return path_task(self.catalog, [self.catalog.cut(part)])
+
     def _live_ends(self) -> Offsets:
         return super(_SeamDriver, self)._known_ends()
+
+    def _live_target(self) -> Offsets:
+        return self._live_ends()

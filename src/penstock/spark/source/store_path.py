@@ -30,7 +30,6 @@ def plan_path(
     options: ReadOptions, catalog: StoreCatalog, ranges: Sequence[Range], cores: int | None
 ) -> list[PathTask]:
     """Tasks for ranges of a catalog's queues."""
-    files = catalog.files()
     made = tasks(
         [catalog.cut(part) for part in ranges],
         cores=cores,
@@ -38,13 +37,16 @@ def plan_path(
         ordered=options.ordered,
         striped=True,
     )
-    return [
-        PathTask(
-            [PathRange(part, catalog.tail(part)) for part in task.ranges],
-            {part.queue.broker_name: files[part.queue.broker_name] for part in task.ranges},
-        )
-        for task in made
-    ]
+    return [path_task(catalog, task.ranges) for task in made]
+
+
+def path_task(catalog: StoreCatalog, ranges: Sequence[Range]) -> PathTask:
+    """The task for ranges of a catalog's queues."""
+    files = catalog.files()
+    return PathTask(
+        [PathRange(part, catalog.tail(part)) for part in ranges],
+        {part.queue.broker_name: files[part.queue.broker_name] for part in ranges},
+    )
 
 
 def read_path(

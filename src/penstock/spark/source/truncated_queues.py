@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
+from penstock.errors import PenstockError
 from penstock.model import MessageQueue
 from penstock.spark.source.data_loss import lost
 from penstock.spark.source.fetch import SHORT_PATIENCE
@@ -35,9 +36,18 @@ class Cause(Enum):
 class TruncatedQueues:
     """The truncated queues of one stream."""
 
-    def __init__(self, fail: bool, cause: Callable[[MessageQueue], Cause]) -> None:
+    def __init__(
+        self,
+        fail: bool,
+        cause: Callable[[MessageQueue], Cause],
+        reached: str = "the stream has read",
+        error: Callable[[str], PenstockError] = lost,
+    ) -> None:
         self._fail = fail
         self._cause = cause
+        self._reached = reached
+        """Who has got further than the queue, for errors."""
+        self._error = error
         self._held: dict[MessageQueue, tuple[Cause, float]] = {}
         """The cause of each wait, and when it began."""
         self.waiting: list[MessageQueue] = []
@@ -60,7 +70,7 @@ class TruncatedQueues:
         return settled
 
     def _place(self, queue: MessageQueue, place: int, end: int) -> int:
-        what = f"{queue} ends at {end}, and the stream has read up to {place}"
+        what = f"{queue} ends at {end}, and {self._reached} up to {place}"
         cause = self._cause(queue)
         before, since = self._held.get(queue, (None, 0.0))
         now = time.monotonic()
@@ -76,7 +86,7 @@ class TruncatedQueues:
             return place
         self._held.pop(queue, None)
         if self._fail:
-            raise lost(f"{what}: was the topic deleted")
+            raise self._error(f"{what}: was the topic deleted")
         following = 0 if cause is Cause.ANEW else end
         log.warning("%s; continuing at %d", what, following)
         return following

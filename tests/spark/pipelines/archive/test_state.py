@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from penstock.admin.reports import QueueRange
@@ -56,6 +57,23 @@ def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old_one() -> None:
     state = State("orders").after_chunk([Span("broker-a", 0, 0, 7)], (), ())
     with pytest.raises(InvalidArgument, match="up to offset 7, the queue ends at 3"):
         plan(state, [held(0, 0, 3)])
+
+
+def test_a_topic_that_was_made_anew_is_recognised_by_its_epoch() -> None:
+    queue = "broker-a", 0
+    state = State("orders").with_epochs({queue: 500})
+    state = state.after_chunk([Span(*queue, 0, 7)], (), ())
+    assert plan(state, [held(0, 2, 9)], epochs={queue: 500}).count == 2
+    assert plan(state, [held(0, 2, 9)], epochs={}).count == 2, "a slave does not answer it"
+    with pytest.raises(InvalidArgument, match=r"'orders' was deleted and created again since"):
+        plan(state, [held(0, 2, 9)], epochs={queue: 501})
+    # An archive of an earlier program, and a queue that is not archived, have no epoch.
+    older = State("orders").after_chunk([Span(*queue, 0, 7)], (), ())
+    assert plan(older, [held(0, 2, 9), held(1, 0, 1)], epochs={queue: 1, ("broker-a", 1): 1})
+    assert from_json(to_json(state), "here") == state
+    document = orjson.loads(to_json(older))
+    del document["epochs"]
+    assert from_json(orjson.dumps(document), "here") == older
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 100, 1000])

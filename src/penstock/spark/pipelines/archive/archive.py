@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.admin.blocking import Admin
+from penstock.admin.reports import QueueRange
 from penstock.client.cluster_access import AccessKeywords, ClusterAccess
 from penstock.errors import InvalidArgument, NotFound, StoreDamaged
+from penstock.model import MessageQueue
+from penstock.model.names import SPARK_GROUP
 from penstock.protocol.validation import check_topic
 from penstock.spark.pipelines.archive.directory import ArchiveDirectory, opened
 from penstock.spark.pipelines.archive.reading import read_files, store_day
@@ -31,7 +34,7 @@ from penstock.spark.pipelines.archive.staging import (
 from penstock.spark.pipelines.archive.state import DataFile, compactions, plan
 from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.progress import Progress, silent
-from penstock.spark.pipelines.spans import Span, chunks, read_spans
+from penstock.spark.pipelines.spans import Queue, Span, chunks, read_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -102,13 +105,16 @@ def archive(
     files = open_files(directory, spark)
     with Admin(**access.as_keywords()) as admin:
         # For an unknown topic no directory may be created.
-        admin.topic_stats(topic)
+        known = admin.topic_stats(topic)
     with opened(files, topic) as target:
         target.make_tables(delta=delta, iceberg=iceberg)
+        # Asked before the offsets: if the topic is deleted meanwhile, the next run finds out.
+        epochs = _epochs(access, topic, known)
         with Admin(**access.as_keywords()) as admin:
             # Read again: another run may have ended meanwhile, and archived more.
             ranges = admin.topic_stats(topic)
-        work = plan(target.state, ranges, fail_on_data_loss=fail_on_data_loss)
+        work = plan(target.state, ranges, epochs=epochs, fail_on_data_loss=fail_on_data_loss)
+        target.state = target.state.with_epochs(epochs)
         if work.gaps:
             _record_gaps(target, work.gaps)
         archived = done = 0
@@ -141,6 +147,15 @@ def archive(
         tuple(gaps),
         time.monotonic() - began,
     )
+
+
+def _epochs(access: ClusterAccess, topic: str, ranges: Iterable[QueueRange]) -> dict[Queue, int]:
+    """When the topic was last deleted, as the broker of each queue answers."""
+    from penstock.spark.source.cluster import Cluster
+
+    queues = [MessageQueue(topic, held.broker_name, held.queue_id) for held in ranges]
+    found = Cluster(access, access.long_name(SPARK_GROUP)).epochs(queues)
+    return {(queue.broker_name, queue.queue_id): epoch for queue, epoch in found.items()}
 
 
 # ------------------------------------------------------------------------------------- the chunks

@@ -27,6 +27,7 @@ FORMAT = 1
 PRIVATE = "_penstock"
 STAGING = f"{PRIVATE}/staging"
 STATES_KEPT = 3
+_LAST_EPOCH = (1 << 63) - 1
 _STATE_NAME = re.compile(r"state-(\d{12})\.json")
 
 
@@ -58,10 +59,18 @@ class State:
     """The file moves of the last commit: from, to."""
     deletes: tuple[str, ...] = ()
     """The files that the last commit replaced."""
+    epochs: Mapping[Queue, int] = dataclasses.field(default_factory=dict)
+    """When the topic was last deleted before it was archived, by queue: a log position
+    (`protocol.extensions.TOPIC_EPOCH`). Queues that earlier programs archived have none."""
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    def with_epochs(self, found: Mapping[Queue, int]) -> State:
+        """The same, with the epochs that the archived offsets are of; the next commit keeps it."""
+        largest = {queue: max(epoch, self.epochs.get(queue, 0)) for queue, epoch in found.items()}
+        return dataclasses.replace(self, epochs={**self.epochs, **largest})
 
     def after_chunk(
         self,
@@ -111,14 +120,12 @@ def state_versions(names: Iterable[str]) -> list[int]:
 
 def to_json(state: State) -> bytes:
     """A state as the bytes of its file."""
-    offsets: dict[str, dict[str, int]] = {}
-    for (broker, queue_id), offset in sorted(state.next_offsets.items()):
-        offsets.setdefault(broker, {})[str(queue_id)] = offset
     document = {
         "format": FORMAT,
         "topic": state.topic,
         "version": state.version,
-        "next_offsets": offsets,
+        "next_offsets": _nested(state.next_offsets),
+        "epochs": _nested(state.epochs),
         "gaps": [dataclasses.asdict(gap) for gap in state.gaps],
         "files": [dataclasses.asdict(file) for file in state.files],
         "moves": state.moves,
@@ -140,11 +147,8 @@ def from_json(data: bytes, where: str) -> State:
         return State(
             topic=str(document["topic"]),
             version=int(document["version"]),
-            next_offsets={
-                (broker, int(queue_id)): int(offset)
-                for broker, queues in document["next_offsets"].items()
-                for queue_id, offset in queues.items()
-            },
+            next_offsets=_by_queue(document["next_offsets"]),
+            epochs=_by_queue(document.get("epochs", {})),
             gaps=tuple(Span(**gap) for gap in document["gaps"]),
             files=tuple(_file(file) for file in document["files"]),
             moves=tuple((source, target) for source, target in document["moves"]),
@@ -158,6 +162,21 @@ def from_json(data: bytes, where: str) -> State:
             expected="a file that penstock wrote",
             hint="restore it, or the state before it, from a copy",
         ) from error
+
+
+def _nested(numbers: Mapping[Queue, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (broker, queue_id), number in sorted(numbers.items()):
+        nested.setdefault(broker, {})[str(queue_id)] = number
+    return nested
+
+
+def _by_queue(document: dict[str, dict[str, Any]]) -> dict[Queue, int]:
+    return {
+        (broker, int(queue_id)): int(number)
+        for broker, queues in document.items()
+        for queue_id, number in queues.items()
+    }
 
 
 def _file(document: dict[str, Any]) -> DataFile:
@@ -177,8 +196,14 @@ class Plan:
         return sum(span.count for span in self.spans)
 
 
-def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool = True) -> Plan:
-    """The messages of the queues that are not archived yet."""
+def plan(
+    state: State,
+    ranges: Iterable[QueueRange],
+    *,
+    epochs: Mapping[Queue, int] | None = None,
+    fail_on_data_loss: bool = True,
+) -> Plan:
+    """The messages of the queues that are not archived yet; ``epochs`` are those of now."""
     spans, gaps = [], []
     for held in sorted(ranges, key=lambda r: (r.broker_name, r.queue_id)):
         queue = held.broker_name, held.queue_id
@@ -186,6 +211,13 @@ def plan(state: State, ranges: Iterable[QueueRange], *, fail_on_data_loss: bool 
         where = f"queue {held.queue_id} of topic {state.topic!r} on broker {held.broker_name!r}"
         start = held.min_offset
         if reached is not None:
+            if (epochs or {}).get(queue, 0) > state.epochs.get(queue, _LAST_EPOCH):
+                raise InvalidArgument(
+                    f"topic {state.topic!r} was deleted and created again since {where} was "
+                    f"archived up to offset {reached}",
+                    expected="the topic this archive was made from",
+                    hint="archive it to a new directory",
+                )
             if reached > held.max_offset:
                 raise InvalidArgument(
                     f"the archive holds {where} up to offset {reached}, the queue ends at "
