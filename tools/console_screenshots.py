@@ -7,8 +7,11 @@ Needs Chromium: the one of the system is found by name (Debian: ``apt-get instal
 
 from __future__ import annotations
 
+import itertools
+import math
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +27,8 @@ TARGET = Path(__file__).parent.parent / "docs/images/console"
 WIDTHS = (1280, 360)
 THEMES = ("light", "dark")
 _WAIT_SECONDS = 60.0
+_CHART_MS = 25_000
+"""How long the overview is open first, so that its chart has points."""
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -55,7 +60,29 @@ def shop() -> Iterator[Embedded]:
                     for number in range(60, 400):
                         producer.send(_order(number * 7))
                     _wait(lambda: _committed(mq, "shipping") == 400)
-                    yield mq
+                    with _traffic(producer):
+                        yield mq
+
+
+@contextmanager
+def _traffic(producer: penstock.Producer) -> Iterator[None]:
+    """Orders that keep coming, so that the charts have something to show."""
+    stop = threading.Event()
+
+    def send() -> None:
+        for number in itertools.count(400):
+            producer.send(_order(number * 7))
+            # Some seconds are busier than others.
+            if stop.wait(0.03 + 0.05 * (1 + math.sin(number / 60))):
+                return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _order(number: int) -> Message:
@@ -140,6 +167,11 @@ def main(arguments: list[str]) -> int:
         browser = playwright.chromium.launch(
             executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
         )
+        first = browser.new_page()
+        for path in ("groups/audit", ""):
+            first.goto(f"{mq.console}c/local/{path}", wait_until="load")
+            first.wait_for_timeout(_CHART_MS)
+        first.close()
         for width in WIDTHS:
             for theme in THEMES:
                 context = browser.new_context(

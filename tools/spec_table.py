@@ -17,11 +17,6 @@ from pathlib import Path
 
 import pytest
 
-BY_INTEROP = {
-    "C21": "console_* on Apache's brokers",
-    "O10": "traces_from_java_agent, traces_to_java_agent",
-}
-"""Rows that need Java, and the rows of ``make interop`` that show them."""
 ROWS_FILE = Path(__file__).with_name("spec_rows.txt")
 
 
@@ -68,7 +63,7 @@ class Outcomes:
         """The state of a row."""
         tests = self.tests.get(row, set())
         if not tests:
-            return "interop" if row in BY_INTEROP else "no test"
+            return "no test"
         if tests & self.failed:
             return "FAIL"
         return "pass" if tests <= self.passed else "not run"
@@ -82,11 +77,9 @@ def table(rows: dict[str, str], outcomes: Outcomes) -> Iterable[str]:
         # All parameters of a test count as one test.
         shown = sorted({test.partition("[")[0].removeprefix("tests/") for test in tests})
         yield f"{row:<5} {outcomes.verdict(row):<8} {name:<{width}}  {len(tests):>3}  " + (
-            shown[0] + (f" (+{len(shown) - 1})" if len(shown) > 1 else "")
-            if shown
-            else BY_INTEROP.get(row, "")
+            shown[0] + (f" (+{len(shown) - 1})" if len(shown) > 1 else "") if shown else ""
         )
-    missing = [row for row in rows if not outcomes.tests.get(row) and row not in BY_INTEROP]
+    missing = [row for row in rows if not outcomes.tests.get(row)]
     yield ""
     yield f"{len(rows) - len(missing)} of {len(rows)} rows have tests"
     if missing:
@@ -111,7 +104,7 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write("\n".join(table(rows, outcomes)) + "\n")
     if outcomes.tests.keys() - rows.keys():
         return 1
-    if options.missing and rows.keys() - outcomes.tests.keys() - BY_INTEROP.keys():
+    if options.missing and rows.keys() - outcomes.tests.keys():
         return 1
     return status
 

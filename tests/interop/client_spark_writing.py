@@ -149,7 +149,10 @@ def _undo_last_commit(checkpoint: Path) -> None:
 
 
 def spark_sink_stream(lab: Lab) -> str:
-    """A stream that died before its commit: messages are sent twice, and deduplicate drops them."""
+    """A stream that died before its commit and sends its last batch again.
+
+    Penstock's broker stores it once. Others store it twice, and deduplicate drops the repeats.
+    """
     source, target = lab.topic("in", queues=3), lab.topic("out", queues=2)
     producer, checkpoint = lab.producer(), Path(lab.place) / "checkpoint"
 
@@ -171,8 +174,12 @@ def spark_sink_stream(lab: Lab) -> str:
     same(Counter([*first, *second]), Counter(stored), "messages written by the stream")
     _undo_last_commit(checkpoint)
     run()
-    stored = [message.body.decode() for message in lab.read_all(target, 100)]
-    same(Counter([*first, *second, *second]), Counter(stored), "after the restart")
+    repeats = [] if lab.cluster.is_penstock else second
+    # A broker shows messages in the order in which it stored them: repeats are before this one.
+    last = lab.send(target, ["last"], producer)
+    wanted = [*first, *second, *repeats, *last]
+    stored = [message.body.decode() for message in lab.read_all(target, len(wanted))]
+    same(Counter(wanted), Counter(stored), "after the restart")
     once = [bytes(row.body).decode() for row in deduplicate(table(lab, target)).collect()]
-    same(Counter([*first, *second]), Counter(once), "messages after deduplicate")
-    return "70 messages; 30 of them twice after a restart, once after deduplicate"
+    same(Counter([*first, *second, *last]), Counter(once), "messages after deduplicate")
+    return f"70 messages, 30 sent again after a restart, {len(repeats)} of them stored again"

@@ -3,7 +3,7 @@
     python -m tests.interop.run [--target penstock] [--only NAME ...] [--versions 5.5.0 4.9.7]
 
 ``--only`` takes rows or parts (java, mqadmin, signed, client, cli, console, groups, traces, mixed,
-swap, go, node, grpc, grpc-apache, grpc-before-apache).
+swap, go, node, signed-others, grpc, grpc-apache, grpc-before-apache).
 
 The targets ``apache-VERSION`` check the harness itself: if Apache's own broker fails a row, the
 harness is wrong. The exit code is 0 if nothing failed. If the Java tools are missing, only the rows
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -36,10 +37,11 @@ from tests.interop import (
     node_clients,
     scenarios,
     signed_clients,
+    signed_others,
     store_swap,
 )
 from tests.interop.programs import not_run
-from tests.interop.results import FAIL, NOT_APPLICABLE, Cell, matrix, save, summary
+from tests.interop.results import FAIL, NOT_APPLICABLE, Cell, matrix, save, shorten, summary
 from tests.interop.servers import (
     Cluster,
     apache,
@@ -76,6 +78,7 @@ OTHER_ROWS = (
     *grpc_clients.SCENARIOS,
     *grpc_clients.GUARDED,
     grpc_clients.RESTART,
+    *signed_others.NAMES,
 )
 # Rows in which a broker depends on its name server, run by default with servers of two kinds.
 MIXED = ("send_sync", "send_auto_create", "push_concurrent", "push_orderly", "topic_delete")
@@ -303,7 +306,8 @@ def before_apache(directory: Path) -> Iterator[Cluster]:
 
 def needs_java(target: str, only: Sequence[str]) -> bool:
     """Whether a selected row or the servers need Java."""
-    others = {"go", "node", "grpc", "grpc-apache", "grpc-before-apache", *OTHER_ROWS}
+    parts = ("go", "node", "signed-others", "grpc", "grpc-apache", "grpc-before-apache")
+    others = {*parts, *OTHER_ROWS}
     return target != "penstock" or not only or not set(only) <= others
 
 
@@ -327,6 +331,8 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
 
     def keep(cell: Cell) -> None:
         say(f"  {cell.status:5} {cell.row} [{cell.column}] {cell.ms / 1000:.1f}s")
+        if cell.status == FAIL:  # the matrix comes much later, or never if the run is stopped
+            say(f"        {shorten(cell.evidence)}")
         cells.append(cell)
 
     with tempfile.TemporaryDirectory(prefix="penstock-interop-") as directory:
@@ -336,6 +342,10 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
                 keep(documented(found, target, toolchain.version))
         for found in other_cells(target, Choice(only), Path(directory) / "others"):
             keep(found)
+        if target == "penstock":
+            names = Choice(only).of("signed-others", signed_others.NAMES)
+            for found in signed_others.run_others(Path(directory) / "signed-others", names):
+                keep(found)
         for found in grpc_cells(target, Choice(only), Path(directory) / "grpc"):
             keep(found)
     others = (
@@ -347,13 +357,23 @@ def run(target: str, toolchains: Sequence[Toolchain], only: Sequence[str]) -> li
         *OTHER_ROWS,
         *agent_traces.NAMES,
     )
-    names = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *others, *mixed_groups.NAMES])
-    order = {name: at for at, name in enumerate(names)}
+    rows = sorted([*scenarios.SCENARIOS, scenarios.SEVERAL_BROKERS, *others, *mixed_groups.NAMES])
+    order = {name: at for at, name in enumerate(rows)}
     return sorted(cells, key=lambda cell: order.get(cell.row, len(order)))
+
+
+def obey_interrupts() -> None:
+    """Make interrupts end this process and those it starts, as at a terminal.
+
+    A shell that runs a command in the background makes it ignore interrupts. Programs inherit that,
+    and rows that end a program as a user would, with an interrupt, would wait for ever.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, print, save; return 1 if a cell failed."""
+    obey_interrupts()
     parser = argparse.ArgumentParser(prog="python -m tests.interop.run", description=__doc__)
     parser.add_argument("--target", choices=TARGETS, default="penstock")
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW")

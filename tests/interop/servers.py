@@ -50,6 +50,8 @@ class Cluster:
     store: Path
     grpc: str | None = None
     """The endpoint of the 5.x clients."""
+    is_penstock: bool = False
+    """Whether the broker is ours."""
 
 
 def free_port() -> int:
@@ -335,7 +337,7 @@ def penstock_broker(directory: Path, namesrv: str) -> Iterator[Cluster]:
     with process(command, directory / "penstock-broker.log", "ready broker=") as line:
         fields = _ready_fields(line)
         store = Path(fields["data"])
-        yield Cluster(namesrv, fields["broker"], CLUSTER_NAME, BROKER_NAME, store)
+        yield Cluster(namesrv, fields["broker"], CLUSTER_NAME, BROKER_NAME, store, is_penstock=True)
 
 
 @contextmanager
@@ -368,4 +370,5 @@ def penstock_up(
             BROKER_NAME,
             Path(fields["data"]),
             fields.get("grpc"),
+            is_penstock=True,
         )

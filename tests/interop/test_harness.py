@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.interop import go_clients, node_clients, programs, toolchain
+from tests.interop import go_clients, node_clients, programs, signed_others, toolchain
 from tests.interop.go_clients import run_go
 from tests.interop.grpc_clients import APACHE, PENSTOCK
 from tests.interop.mqadmin import COMMANDS, Row, judge
@@ -26,7 +28,7 @@ from tests.interop.results import (
     save,
     summary,
 )
-from tests.interop.run import documented, needs_java
+from tests.interop.run import documented, needs_java, obey_interrupts
 from tests.interop.scenarios import SCENARIOS, SEVERAL_BROKERS
 from tests.interop.servers import (
     Cluster,
@@ -203,17 +205,29 @@ def test_without_go_or_node_every_row_is_reported_as_skipped(
 
 def test_every_scenario_is_registered_on_the_go_and_the_node_side() -> None:
     listed = re.findall(r'^\t"(go_\w+)":', (go_clients.SOURCES / "main.go").read_text(), re.M)
-    assert sorted(listed) == sorted(go_clients.SCENARIOS)
+    signing = [f"go_{name}" for name in signed_others.SCENARIOS.values()]
+    assert sorted(listed) == sorted([*go_clients.SCENARIOS, *signing])
     exported = [
         line.split(":")[0].strip(" ,")
-        for file in ("sending.js", "consuming.js")
+        for file in ("sending.js", "consuming.js", "signing.js")
         for line in (node_clients.SOURCES / file)
         .read_text()
         .partition("exports = {")[2]
         .split("\n")
     ]
     names = sorted(f"node_{name}" for name in exported if name.isidentifier())
-    assert names == sorted(node_clients.SCENARIOS)
+    signing = [f"node_{name}" for name in signed_others.SCENARIOS.values()]
+    assert names == sorted([*node_clients.SCENARIOS, *signing])
+
+
+def test_a_wrong_key_passes_only_if_it_is_refused_for_that_and_nothing_is_stored() -> None:
+    said = cell(PASS, signed_others.WRONG_KEY, "CODE: 16  DESC: check signature failed.")
+    assert signed_others.judged(said, 0) == said
+    assert signed_others.judged(said, 1).status == FAIL
+    other = cell(PASS, signed_others.WRONG_KEY, "CODE: 17  DESC: no route")
+    assert signed_others.judged(other, 0).status == FAIL
+    sent = cell(PASS, signed_others.SIGNED, "20 sent")
+    assert signed_others.judged(sent, 20) == sent
 
 
 def test_a_program_that_ends_early_fails_its_remaining_rows(
@@ -233,8 +247,29 @@ def test_a_program_that_ends_early_fails_its_remaining_rows(
     ]
 
 
+def test_programs_of_a_run_in_the_background_obey_interrupts() -> None:
+    """A shell makes commands in the background ignore interrupts, and programs inherit that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        obey_interrupts()
+        code = "import signal; print('ready', flush=True); signal.pause()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"ready\n"
+            program.send_signal(signal.SIGINT)
+            try:
+                assert program.wait(30) == -signal.SIGINT
+            finally:
+                program.kill()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_java_is_needed_for_its_own_rows_and_servers_only() -> None:
     assert not needs_java("penstock", ["go", "node_send_sync"])
+    assert not needs_java("penstock", ["signed-others"])
     assert needs_java("penstock", ["go", "send_sync"])
     assert needs_java("penstock", [])
     assert needs_java("apache-5.5.0", ["go"])

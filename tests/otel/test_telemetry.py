@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.support.asking import properties, records
 from tests.support.trace_entries import decode_traces
+from tests.support.wire import Wire
 
 from penstock import (
     DeadLetter,
@@ -178,6 +181,48 @@ def test_attempts_share_the_send_that_created_the_message(mq: Embedded, recorded
     codes = [span.status.status_code for span in attempts]
     assert codes == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert attributes(attempts[0])["error.type"] == "RetryLater"
+
+
+OF_THE_AGENT = W3C
+"""What OpenTelemetry's agent adds to the user properties of a Java producer's message."""
+
+
+@pytest.mark.spec("O10")
+async def test_a_java_producer_with_the_agent_and_a_consumer_are_one_trace(
+    mq: Embedded, recorded: Recorded
+) -> None:
+    mq.admin.create_topic("from-java", 1)
+    [broker] = mq.admin.cluster()
+    async with await Wire.connect(int(broker.address.rpartition(":")[2])) as java:
+        await java.send("from-java", body=b"hello", properties={"traceparent": OF_THE_AGENT})
+    await asyncio.to_thread(consume, mq, "from-java", recorded.telemetry(), lambda message: None, 1)
+    [process] = recorded.spans("process from-java")
+    _, trace_id, span_id, _ = OF_THE_AGENT.split("-")
+    created = (int(trace_id, 16), int(span_id, 16))
+    assert process.parent is not None
+    assert (process.parent.trace_id, process.parent.span_id) == created
+    assert process.parent.is_remote
+    assert [(link.context.trace_id, link.context.span_id) for link in process.links] == [created]
+
+
+@pytest.mark.spec("O10")
+async def test_the_agent_of_a_java_consumer_finds_the_send_of_a_producer(
+    mq: Embedded, recorded: Recorded
+) -> None:
+    mq.admin.create_topic("to-java", 1)
+    with Producer("p-java", namesrv=mq.namesrv, middleware=[recorded.telemetry()]) as producer:
+        producer.send(Message("to-java", b"hello"))
+    [broker] = mq.admin.cluster()
+    async with await Wire.connect(int(broker.address.rpartition(":")[2])) as java:
+        [record] = records(await java.pull("java-group", "to-java", 0))
+    # The agent takes the W3C form only: version 00, lower case, all four parts.
+    found = re.fullmatch(
+        r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", properties(record)["traceparent"]
+    )
+    assert found is not None
+    [send] = recorded.spans("send to-java")
+    assert (int(found[1], 16), int(found[2], 16)) == ids(send)
+    assert int(found[3], 16) & 1, "sampled, as the send was"
 
 
 @pytest.mark.spec("O11")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"sort"
 	"strings"
 	"sync"
@@ -28,8 +29,14 @@ type lab struct {
 	shutdowns               []func()
 }
 
+// The key that every client signs its requests with; without one it signs none.
+func credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("INTEROP_ACCESS_KEY"), SecretKey: os.Getenv("INTEROP_SECRET_KEY")}
+}
+
 func newLab(namesrv, broker, unique string) *lab {
-	operator, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{namesrv})))
+	operator, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{namesrv})),
+		admin.WithCredentials(credentials()))
 	must(err)
 	return &lab{namesrv: namesrv, broker: broker, unique: unique, admin: operator}
 }
@@ -102,6 +109,7 @@ func (l *lab) producer(options ...producer.Option) rocketmq.Producer {
 		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{l.namesrv})),
 		producer.WithGroupName(l.name("producer")),
 		producer.WithInstanceName(l.instance()),
+		producer.WithCredentials(credentials()),
 		producer.WithRetry(0),
 	}, options...)...)
 	must(err)
@@ -115,6 +123,7 @@ func (l *lab) consumerOptions(group string, options []consumer.Option) []consume
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{l.namesrv})),
 		consumer.WithGroupName(group),
 		consumer.WithInstance(l.instance()),
+		consumer.WithCredentials(credentials()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	}, options...)
 }

@@ -57,6 +57,8 @@ var all = map[string]scenario{
 	"go_admin":                         adminTopics,
 	"go_namespace":                     namespace,
 	"go_transaction":                   transaction,
+	"go_signed":                        signed,
+	"go_wrong_key":                     wrongKey,
 }
 
 func main() {

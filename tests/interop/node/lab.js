@@ -56,8 +56,8 @@ class Lab {
       nameSrv: this.namesrv,
       namesrvAddr: this.namesrv,
       httpclient: { request: () => { throw new Error('the client must not request an address over HTTP'); } },
-      accessKey: 'access', // these clients sign every request
-      secretKey: 'secret',
+      accessKey: process.env.INTEROP_ACCESS_KEY || 'access', // these clients sign every request
+      secretKey: process.env.INTEROP_SECRET_KEY || 'secret',
       instanceName: `i${++clients}-${this.unique}`,
       pollNameServerInteval: 2000,
       rebalanceInterval: 1000,

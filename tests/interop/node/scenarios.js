@@ -7,7 +7,7 @@
 const { Lab, NotApplicable, sleep } = require('./lab');
 
 const LIMIT = 120000;
-const parts = { ...require('./sending'), ...require('./consuming') };
+const parts = { ...require('./sending'), ...require('./consuming'), ...require('./signing') };
 const all = Object.fromEntries(Object.entries(parts).map(([ name, run ]) => [ `node_${name}`, run ]));
 
 async function outcome(name, lab) {
