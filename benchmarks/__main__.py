@@ -30,6 +30,7 @@ NAMES: Final = (
     "send_header",
     "decode_records",
     "broker_path",
+    "broker_later",
     "store_append",
     "store_read",
     "store_open",
