@@ -43,8 +43,8 @@ class Embedding:
             raise InvalidArgument(
                 f"grpc=True with clock={clock!r}", expected="real time: gRPC needs real sockets"
             )
-        if grpc and find_spec("grpc") is None:
-            raise MissingPackage("grpc=True needs grpcio", hint="pip install 'penstock[grpc]'")
+        if grpc and find_spec("google.protobuf") is None:
+            raise MissingPackage("grpc=True needs protobuf", hint="pip install 'penstock[grpc]'")
         self._has_grpc = grpc
         if clock is not None and clock != "virtual" and not isinstance(clock, VirtualClock):
             raise InvalidArgument(
