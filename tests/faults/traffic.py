@@ -82,6 +82,7 @@ class Traffic:
         """Acknowledged without an answer."""
         self._again: list[bytes] = []
         self._handled_calls: Counter[bytes] = Counter()
+        self._unsure_calls: set[bytes] = set()
         self._stopping = asyncio.Event()
         self._deaths: list[float] = []
         self.refusals: Counter[str] = Counter()
@@ -249,8 +250,12 @@ class Traffic:
                     )
                 ],
             )
+            self._unsure_calls.add(message.body)
             answer = await _grpc_call(channel, "AckMessage", ack)
-            if answer.entries[0].status.code == Code.OK:
+            code = answer.entries[0].status.code
+            if code < Code.INTERNAL_ERROR:  # else the endpoint got no answer of the broker
+                self._unsure_calls.discard(message.body)
+            if code == Code.OK:
                 self._handled_calls[message.body] += 1
         return len(messages)
 
@@ -322,7 +327,7 @@ class Traffic:
 
             async def is_done() -> bool:
                 await self._take_calls(channel, 0.5)
-                return not self._called - self._handled_calls.keys()
+                return not self._called - self._handled_calls.keys() - self._unsure_calls
 
             await _until(is_done, "messages of gRPC are lost")
         _only(self._handled_calls, self._called_sent)
