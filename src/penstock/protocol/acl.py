@@ -86,18 +86,16 @@ class Verifier:
         names = tuple(name for name in names if name != _MAYBE_UNSIGNED)
         return compare_digest(claimed, self.digest(ext, names, body))
 
-    def fits(self, signature: str, values: str, body: bytes) -> bool:
-        """Whether a signature is that of these values, in their order, and the body.
+    def fits(self, claimed: bytes, values: str, body: bytes) -> bool:
+        """Whether a digest is that of these values, in their order, and the body.
 
         `verify` for callers that have read the fields already.
         """
         inner = self._inner.copy()
-        inner.update(values.encode())
-        inner.update(body)
+        inner.update(values.encode() + body)
         outer = self._outer.copy()
         outer.update(inner.digest())
-        wanted = b2a_base64(outer.digest(), newline=False)
-        return compare_digest(signature.encode(), wanted)
+        return compare_digest(claimed, outer.digest())
 
     def digest(self, ext: Mapping[str, str], names: tuple[str, ...], body: Body) -> bytes:
         """The HMAC-SHA1 of the values of ``names``, in this order, and the body."""

@@ -118,7 +118,7 @@ class _SignedExt(
     """
 
     access_key: str
-    signature: str
+    signature: bytes  # decoded from base64
     producer_group: str
     topic: str
     default_topic: str
