@@ -68,6 +68,18 @@ class ServerProcess:
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
 
+    def tree_cpu_seconds(self) -> float:
+        """The same with its living child processes: the gRPC endpoint, the console."""
+        return tree_cpu_seconds(self._process.pid)
+
+    def tree_resident_bytes(self) -> int:
+        """Its memory with that of its child processes."""
+        pages = 0
+        for pid in _tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     def stop(self) -> None:
         self._process.terminate()
         try:
@@ -108,6 +120,11 @@ def broker(*options: str) -> Iterator[ServerProcess]:
 
 def tree_cpu_seconds(root: int) -> float:
     """CPU time of a process and its living descendants: the JVM and its workers."""
+    return sum(_tree(root).values()) / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(root: int) -> dict[int, int]:
+    """A process and its living descendants, with the clock ticks that each has used."""
     ticks, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -115,13 +132,14 @@ def tree_cpu_seconds(root: int) -> float:
             pid = int(stat.parent.name)
             parents[pid] = int(fields[1])
             ticks[pid] = int(fields[11]) + int(fields[12])
-    total = 0
+    found = {}
     for pid, spent in ticks.items():
         ancestor = pid
         while ancestor not in (root, 0, 1):
             ancestor = parents.get(ancestor, 0)
-        total += spent if ancestor == root else 0
-    return total / os.sysconf("SC_CLK_TCK")
+        if ancestor == root:
+            found[pid] = spent
+    return found
 
 
 def allow_many_files(count: int) -> int:

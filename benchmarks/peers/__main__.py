@@ -35,6 +35,13 @@ from benchmarks.peers.growth import (
     fitting,
     run_growth,
 )
+from benchmarks.peers.growth_later import (
+    FULL_LATER,
+    SHORT_LATER,
+    TINY_LATER,
+    LaterGrowth,
+    run_later_growth,
+)
 from benchmarks.peers.java_client import FULL_JAVA, SHORT_JAVA, TINY_JAVA, JavaPlan, run_java
 from benchmarks.peers.plan import PAIRS, Plan, chosen
 from benchmarks.peers.rounds import Found, run_plan
@@ -157,6 +164,11 @@ def growth_of(options: argparse.Namespace) -> Growth:
     return replace(growth, backlogs=tuple(options.backlogs)) if options.backlogs else growth
 
 
+def later_growth_of(options: argparse.Namespace) -> LaterGrowth:
+    """The points of the curves of what waits."""
+    return FULL_LATER if options.full else TINY_LATER if options.tiny else SHORT_LATER
+
+
 def java_of(options: argparse.Namespace) -> JavaPlan:
     """The size of the Java part."""
     java = FULL_JAVA if options.full else TINY_JAVA if options.tiny else SHORT_JAVA
@@ -192,13 +204,13 @@ def run_clients(
     return made(run_plan(plan, servers, options.peers_python, lambda found: keep(made(found))))
 
 
-def run_curves(growth: Growth, measured: Document) -> None:
+def run_curves(growth: Growth, later: LaterGrowth, measured: Document) -> None:
     """Measure the growth curves, as far as the disk has space."""
     fits, too_large = fitting(growth, shutil.disk_usage(tempfile.gettempdir()).free)
     for count in too_large:
         why = f"not enough space in {tempfile.gettempdir()}"
         measured["skipped"].append({"what": f"growth, backlog of {count:,}", "why": why})
-    measured["growth"] = run_growth(fits)
+    measured["growth"] = run_growth(fits) | run_later_growth(later)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -231,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             elif part == SPARK:
                 measured["spark"] = run_spark(spark_of(options))
             else:
-                run_curves(growth_of(options), measured)
+                run_curves(growth_of(options), later_growth_of(options), measured)
         except (Unavailable, RuntimeError, OSError) as missing:
             measured["skipped"].append({"what": part, "why": str(missing)})
             sys.stderr.write(f"{part}: {missing}\n")

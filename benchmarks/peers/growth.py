@@ -49,7 +49,7 @@ class Growth:
     """The points and their durations."""
 
     queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
-    consumers: tuple[int, ...] = (1, 10, 100, 1_000)
+    consumers: tuple[int, ...] = (1, 10, 100, 1_000, 2_000)
     backlogs: tuple[int, ...] = (1_000_000, 10_000_000)
     rounds: int = 3
     seconds: float = 1.0
@@ -59,7 +59,7 @@ TINY_GROWTH: Final = Growth((1, 10), (1, 5), (2_000,), rounds=1, seconds=0.05)
 SHORT_GROWTH: Final = Growth()
 FULL_GROWTH: Final = Growth(
     queues=(1, 10, 100, 1_000, 10_000),
-    consumers=(1, 10, 100, 300, 1_000),
+    consumers=(1, 10, 100, 300, 1_000, 2_000),
     backlogs=(1_000_000, 10_000_000, 50_000_000),
     rounds=5,
     seconds=3.0,
@@ -91,12 +91,19 @@ def _reported(curve: str, point: Point) -> Point:
 def _summed(name: str, rounds: Sequence[Measured], messages: int = 1) -> Point:
     rates = [one.per_second * messages for one in rounds]
     return {
-        f"{name}_per_second": median(rates),
-        f"{name}_per_second_low": round(min(rates)),
-        f"{name}_per_second_high": round(max(rates)),
+        **spread(name, rates),
         f"{name}_broker_microseconds": median(
             [one.server_microseconds / messages for one in rounds], 3
         ),
+    }
+
+
+def spread(name: str, rates: Sequence[float]) -> Point:
+    """The figures of one rate in several rounds."""
+    return {
+        f"{name}_per_second": median(rates),
+        f"{name}_per_second_low": round(min(rates)),
+        f"{name}_per_second_high": round(max(rates)),
     }
 
 

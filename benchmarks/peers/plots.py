@@ -100,26 +100,31 @@ def _bars(axes: Axes, bars: Bars) -> None:
 
 
 def _curve(name: str, points: Sequence[Mapping[str, float]], path: Path) -> Path:
+    """The rates of a curve with their spread; where it has none, its times."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot(1, 1, 1)
     at = [point[name] for point in points]
-    for what in points[0]:
-        if what.endswith("_per_second") and f"{what}_low" in points[0]:
-            axes.plot(at, [point[what] for point in points], marker="o", label=_said(what))
+    ending = next(
+        end for end in ("_per_second", "_ms", "_microseconds") if any(_ends(points[0], end))
+    )
+    for what in _ends(points[0], ending):
+        label = what.removesuffix(ending)
+        axes.plot(at, [point[what] for point in points], marker="o", label=label)
+        if f"{what}_low" in points[0]:
             low = [point[f"{what}_low"] for point in points]
             axes.fill_between(at, low, [point[f"{what}_high"] for point in points], alpha=0.2)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel(name)
-    axes.set_ylabel("per second")
+    axes.set_xlabel(name.replace("_", " "))
+    axes.set_ylabel(ending.strip("_").replace("_", " "))
     axes.legend()
     axes.spines[["top", "right"]].set_visible(False)
     return _save(figure, path)
 
 
-def _said(what: str) -> str:
-    return what.removesuffix("_per_second")
+def _ends(point: Mapping[str, float], ending: str) -> list[str]:
+    return [what for what in point if what.endswith(ending)]
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -237,7 +237,9 @@ def test_a_part_that_breaks_is_named_and_the_others_are_kept(
     assert main(["--tiny", "--parts", "growth", "java", "--results", str(tmp_path)]) == 0
     text = (tmp_path / "report.md").read_text()
     assert "- java was skipped: java is not on PATH" in text
-    assert "## Growth: queues" in text
+    for curve in ("queues", "timers", "receipts", "streams", "console_topics"):
+        assert f"## Growth: {curve}" in text
+        assert (tmp_path / f"growth-{curve}.svg").is_file()
     assert "A tiny run" in text
 
 
