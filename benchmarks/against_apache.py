@@ -1,12 +1,13 @@
 """The official Java client as the load for Apache RocketMQ's broker and for ours, alternately.
 
     python -m benchmarks.against_apache [--warm 30] [--rounds 3] [--seconds 5] [--rows ROW ...]
+                                        [--busy 2]
 
 Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
 all rows and stops it; the order alternates. With ``--warm`` both brokers run through all rounds and
 are warmed by each row before it is measured (`benchmarks.warm_apache`). The output is JSON: every
 figure, the medians, and the ratio of ours to Apache's (above 1 is better for rates, below 1 for
-times and memory).
+times and memory). ``--busy`` runs other programs beside all of it that want the cores, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from benchmarks.processes import busy_neighbours
 from benchmarks.warm_apache import compare_warm
 from tests.interop.servers import Cluster, apache, penstock_up
 from tests.interop.toolchain import BUILD, FAST, Toolchain, Unavailable, prepare
@@ -166,6 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--warm", type=float, default=0, metavar="SECONDS", help="warm both brokers for so long"
     )
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="processes that compute beside all of it"
+    )
     options = parser.parse_args(arguments)
     try:
         toolchain = prepare(APACHE_VERSION, Path(__file__).with_name("java"))
@@ -173,11 +178,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"comparison skipped, nothing was measured: {missing}")
         return 0
     plan = (toolchain, options.rounds, options.seconds, options.rows, options.heap)
-    found = compare_both_alive(*plan, options.warm) if options.warm else compare(*plan)
+    with busy_neighbours(options.busy):
+        found = compare_both_alive(*plan, options.warm) if options.warm else compare(*plan)
     machine = {"system": platform.platform(), "python": platform.python_version()}
     warm = options.warm
     result = {
-        "apache": APACHE_VERSION, "warm_seconds": warm, "machine": machine, "rows": report(found)
+        "apache": APACHE_VERSION, "warm_seconds": warm, "busy_neighbours": options.busy,
+        "machine": machine, "rows": report(found),
     }  # fmt: skip
     print(json.dumps(result, indent=1))
     return 0

@@ -142,6 +142,20 @@ def _tree(root: int) -> dict[int, int]:
     return found
 
 
+@contextlib.contextmanager
+def busy_neighbours(count: int) -> Iterator[None]:
+    """So many processes that compute all the time, as other programs of a machine do."""
+    neighbours = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+
+
 def allow_many_files(count: int) -> int:
     """Raise the limit of open files, also for child processes; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
