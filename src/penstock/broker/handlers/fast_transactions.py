@@ -112,6 +112,7 @@ class FastTransactions:
         self._broker = broker
         self._topics = broker.topics
         self._transactions = broker.transactions
+        self._turn = broker.transactions.turn
         self._added = broker.broker_properties.added
         self._count = broker.stats.put
         self._texts: KnownTexts[_HalfText] = KnownTexts()
@@ -186,7 +187,7 @@ class FastTransactions:
             id_,
         )
         entry = OpenTransaction(key, queue_offset, log_position, stored_ms)
-        self._transactions.add_when_written(entry, final)
+        self._turn.add(entry, final)
 
     # Decisions
 
@@ -196,13 +197,14 @@ class FastTransactions:
             return None
         try:
             head = _decode(header)
-            ext = head.ext
+            flag, ext = head.flag, head.ext
+            if not flag:
+                self._turn.settle()
             decision = _DECISIONS[ext.decision]
             entry, queue_offset, final = self._transactions.recent[ext.position]
         except (msgspec.DecodeError, KeyError):
             return None
         key = entry.key
-        flag = head.flag
         if (
             flag & ~ONEWAY
             or entry.decision
@@ -213,10 +215,12 @@ class FastTransactions:
             or key.topic not in self._topics
         ):
             return None
+        stored = final if decision == TransactionDecision.COMMIT else None
+        if flag:
+            self._turn.decide_later(entry, decision, stored)
+            return b""
         try:
-            self._transactions.decide_when_written(
-                entry, decision, final if decision == TransactionDecision.COMMIT else None
-            )
+            self._turn.decide(entry, decision, stored)
         except PenstockError:
             return None  # Nothing has changed; the plain path says why it cannot be.
-        return b"" if flag else encode_command(Command(0, head.request_id, flag=RESPONSE))
+        return encode_command(Command(0, head.request_id, flag=RESPONSE))
