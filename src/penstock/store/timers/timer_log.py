@@ -18,7 +18,8 @@ import contextlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from operator import add
+from itertools import repeat
+from operator import add, sub
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -111,6 +112,22 @@ def encode_unit(
     )
 
 
+def encode_units(
+    previous: Sequence[int],
+    magic: int,
+    written_ms: Sequence[int],
+    slots_ms: Sequence[int],
+    log_positions: Sequence[int],
+    record_size: int,
+    topic_hash: int,
+) -> bytes:
+    """`encode_unit` for many records of one size and topic."""
+    delays = map(sub, slots_ms, written_ms)
+    rows = zip(repeat(UNIT_BYTES), previous, repeat(magic), written_ms, delays, log_positions)
+    pack, behind = _UNIT.pack, (record_size, topic_hash, 0)
+    return b"".join([pack(*row, *behind) for row in rows])
+
+
 class TimerLog:
     """The segments of the timer log; `end` is where the next unit is written."""
 
@@ -156,6 +173,16 @@ class TimerLog:
         """Add a unit at `next_position`; `write` puts it into the page cache."""
         self._staged.append(unit)
         self.end += UNIT_BYTES
+
+    def room(self) -> int:
+        """How many units fit into the segment of `next_position`."""
+        left = self.segment_bytes - self.next_position() % self.segment_bytes
+        return (left - BLANK_BYTES) // UNIT_BYTES
+
+    def stage_many(self, units: bytes) -> None:
+        """Add units at `next_position`; the segment has `room` for them."""
+        self._staged.append(units)
+        self.end += len(units)
 
     def write(self) -> None:
         """Write what is staged; on ``OSError`` nothing of it counts."""
