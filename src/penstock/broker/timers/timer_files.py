@@ -45,6 +45,7 @@ from penstock.store.timers.timer_log import (
     UNIT_BYTES,
     TimerLog,
     Unit,
+    UnitRun,
     encode_unit,
     encode_units,
 )
@@ -516,6 +517,11 @@ class TimerFiles:
         """The units at positions that `take` returned."""
         assert self._log is not None
         return self._log.units(positions)
+
+    def run_at(self, positions: Sequence[int]) -> UnitRun | None:
+        """The same as columns, if units and records lie side by side."""
+        assert self._log is not None
+        return self._log.run(positions)
 
     def note_progress(self, taken: TakenSlot, position: int) -> None:
         """Note that the messages of a slot were delivered up to the unit at ``position``."""
