@@ -14,6 +14,7 @@ from penstock.model.properties import END_MARK, VALUE_MARK
 
 _UNIQUE_MARK: Final = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
 _MARK_LENGTH: Final = len(_UNIQUE_MARK)
+_new_tuple: Final = tuple.__new__
 _MAX_TEXTS: Final = 512
 """Bounds memory: values may differ from message to message."""
 _MAX_LENGTH: Final = 1024
@@ -43,7 +44,7 @@ def cut_id(enclosed: str) -> CutText | None:
     unique_id = enclosed[start:end]
     if not unique_id or VALUE_MARK in unique_id or not unique_id.isascii():
         return None
-    return CutText(enclosed[:start], unique_id, enclosed[end:])
+    return _new_tuple(CutText, (enclosed[:start], unique_id, enclosed[end:]))
 
 
 class KnownTexts(Generic[_Found]):
