@@ -87,8 +87,7 @@ async def measure_transactions(
     def serve(chunk: bytes, cost: Cost) -> None:
         started = time.perf_counter_ns()
         inside.answer(chunk)
-        storage.write()  # Where no answer was gathered, nothing else has written yet.
-        storage.store.publish()
+        storage.finish_turn()  # One-way decisions, and what readers need.
         cost.add(time.perf_counter_ns() - started, in_flight)
 
     properties = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"

@@ -65,6 +65,47 @@ async def test_the_work_for_readers_comes_after_the_answers(tmp_path: Path) -> N
         assert bodies(await wire.pull("g", "T", 0)) == [b"first", b"second"]
 
 
+async def test_the_work_for_readers_waits_for_answers_of_later_requests_too(
+    tmp_path: Path,
+) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        storage = broker.state.storage
+        behind = []
+        for number in range(12):
+            # In each turn something is staged that is written at its end.
+            storage.append(Draft("T", 0, bytes(4000) + b"%d" % number))
+            await asyncio.sleep(0)
+            behind.append(storage.store.unpublished_bytes)
+        assert behind[1] > 0
+        assert behind[4] > behind[3] > behind[2] > behind[1]
+        # Not for ever: readers would be slow, and so would be the turn that does it all.
+        assert max(behind) < 45_000
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert storage.store.unpublished_bytes == 0
+        assert len(bodies(await wire.pull("g", "T", 0))) == 12
+
+
+async def test_what_no_answer_waits_for_is_appended_after_the_answers(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await put_topic(wire, "T")
+        storage = broker.state.storage
+        storage.after_answers(lambda: storage.append(Draft("T", 0, b"later")))
+        storage.append(Draft("T", 0, b"now"))
+        storage.write()
+        stored = [storage.store.max_position]
+        for _ in range(3):
+            await asyncio.sleep(0)
+            stored.append(storage.store.max_position)
+        assert stored[0] == stored[1] < stored[-1]
+        assert bodies(await wire.pull("g", "T", 0)) == [b"now", b"later"]
+
+
 async def test_a_held_pull_is_answered_together_with_the_send(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         broker = await stage.broker()

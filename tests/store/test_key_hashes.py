@@ -7,7 +7,7 @@ from errno import ENOSPC
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.store import OS_FILES
@@ -66,6 +66,24 @@ def test_keys_of_several_topics_are_hashed_together() -> None:
     assert [hashed for hashed, _, _ in hash_keys(keys)] == [
         java_index_hash(text) for text in ("a#1", "a#2", "b#1")
     ]
+
+
+@given(
+    head=st.one_of(st.text("0az~\x7f", max_size=70), texts),
+    ends=st.lists(st.text("0az~\x7f", min_size=8, max_size=8), min_size=1, max_size=80),
+    others=st.lists(st.tuples(st.integers(0, 79), texts), max_size=2),
+)
+@example(head="7F0000013A2218B4AAC20000", ends=["0000000A"] * 40, others=[])
+@example(head="F" * 48, ends=["\x7f" * 8] * 40, others=[])
+def test_ids_of_one_producer_have_the_hashes_they_have_alone(
+    head: str, ends: list[str], others: list[tuple[int, str]]
+) -> None:
+    ids = [head + end for end in ends]
+    for at, other in others:
+        ids[at % len(ids)] = other
+    topics = [TopicHash(b"a"), TopicHash(b"another topic"), TopicHash(b"b")]
+    keys: list[Keyed] = [(topics[at % 3], key.encode(), at, NOW) for at, key in enumerate(ids)]
+    assert hash_keys(keys) == [(topic.hash(key), at, NOW) for topic, key, at, _ in keys]
 
 
 @pytest.mark.parametrize("character", ["\x01", "~", "\x7f"])

@@ -12,8 +12,9 @@ What an acknowledgement means:
                                             └▶ sync: flush() in a thread ─▶ visible, answered
 
 With async flush the work for readers (queue and index entries) comes right after the answers, so
-that answers do not wait for it. A read that comes earlier does it first, and so does a write that a
-held pull waits for: the pull is answered together with the send.
+that answers do not wait for it. If more requests came meanwhile, it waits for their answers, too,
+and is done for all of them together. A read that comes earlier does it first, and so does a write
+that a held pull waits for: the pull is answered together with the send.
 
 The connections call `write` before they send their answers (`remoting.write_batch`). It is also
 called once a turn by itself, for appends without an answer. A failure is remembered until it has
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 5.0
 """So long nothing is written, then queues, index and the note of the store go to the disk, too."""
+
+_MAX_REST_BYTES = 32 << 10
+"""So much of the log may be without the work for readers while requests keep coming."""
 
 _Result = TypeVar("_Result")
 
@@ -95,7 +99,8 @@ class Storage(Service):
         self._sync_timeout = sync_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_write_scheduled = False
-        self._is_publish_scheduled = False
+        self._is_rest_scheduled = False
+        self._after_answers: list[Callable[[], object]] = []
         self._loss: Exception | None = None
         self._on_loss: list[Callable[[int], object]] = []
         self._before_write: list[Callable[[], object]] = []
@@ -137,7 +142,7 @@ class Storage(Service):
                     self._note_loss(error)
             else:
                 if is_left:
-                    self._schedule_publish()
+                    self._schedule_rest()
                 self._written.set()
                 if not self.is_sync_flush:
                     self._end_probe()
@@ -210,15 +215,43 @@ class Storage(Service):
         assert self._loop is not None, "the storage was started"
         self._loop.call_soon(self._write_unasked)
 
-    def _schedule_publish(self) -> None:
-        """Do the work for readers after the answers: these leave when this turn ends."""
-        if not self._is_publish_scheduled:
-            self._is_publish_scheduled = True
+    def after_answers(self, append: Callable[[], object]) -> None:
+        """Call ``append`` after the answers of this turn: none of them waits for what it appends.
+
+        While further requests keep coming, their answers leave first, too.
+        """
+        self._after_answers.append(append)
+        if not self._is_rest_scheduled:
+            self._is_rest_scheduled = True
             assert self._loop is not None, "the storage was started"
-            self._loop.call_soon(self._publish)
+            # What is called next runs before the answers leave, what that calls runs after it.
+            self._loop.call_soon(self._loop.call_soon, self._do_rest)
+
+    def _schedule_rest(self) -> None:
+        """Do the work for readers after the answers: these leave when this turn ends."""
+        if not self._is_rest_scheduled:
+            self._is_rest_scheduled = True
+            assert self._loop is not None, "the storage was started"
+            self._loop.call_soon(self._do_rest)
+
+    def _do_rest(self) -> None:
+        self._is_rest_scheduled = False
+        if self._is_write_scheduled and self.store.unpublished_bytes < _MAX_REST_BYTES:
+            # Requests came meanwhile, whose answers are not to wait for this.
+            self._schedule_rest()
+        else:
+            self.finish_turn()
+
+    def finish_turn(self) -> None:
+        """Do all that was left for after the answers."""
+        works, self._after_answers = self._after_answers, []
+        for append in works:
+            append()
+        if works:
+            self._write_unasked()
+        self._publish()
 
     def _publish(self) -> None:
-        self._is_publish_scheduled = False
         try:
             self.store.publish()
         except Exception:
@@ -254,7 +287,7 @@ class Storage(Service):
                 if self._deletions:
                     await asyncio.wait(self._deletions)
                 self._write_unasked()
-                self._publish()
+                self.finish_turn()
 
     async def _flush_forever(self, thread: ThreadPoolExecutor) -> None:
         is_saved = True
@@ -323,6 +356,7 @@ class Storage(Service):
 
         A topic of the same name can be created and used at once.
         """
+        self.finish_turn()
         self.write()
         steps = self.store.topic_deletion(topic)
         step = next(steps)

@@ -96,8 +96,8 @@ class IndexBuilder:
             if waiting is None:
                 return True
             if waiting:
-                for one in staged:
-                    if one[0].key in waiting:
+                for queue in {one[0] for one in staged}:
+                    if queue.key in waiting:
                         return True
         return False
 

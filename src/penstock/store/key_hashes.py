@@ -70,6 +70,14 @@ class TopicHash:
         These are of one length. The shorter they are, the less there is to do.
         """
         length = len(ends[0])
+        if not head and length > _LANE_BYTES:
+            # Long ids of one producer: the shorter the lanes, the better.
+            shorter = [end[-_LAST:] for end in ends]
+            head = ends[0][:-_LAST]
+            if head + head.join(shorter) == b"".join(ends):
+                ends, length = shorter, _LAST
+            else:
+                head = b""
         total = len(head) + length
         if total > MAX_SHORT_KEY:
             return [self.hash(head + end) for end in ends]
@@ -93,6 +101,8 @@ def _head_hash(head: bytes) -> int:
 _LANE_BYTES = 32
 _GROUP_BYTES = 2048
 _LANES = _GROUP_BYTES // _LANE_BYTES
+_ENOUGH_ALIKE = 12
+"""Fewer keys are not compared with one another."""
 
 
 def _fold(width: int) -> tuple[int, int, int]:
@@ -148,6 +158,10 @@ def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
     for start in range(0, len(keys), _LANES):
         group = keys[start : start + _LANES]
         topics, texts, positions, times = zip(*group, strict=True)
+        hashes = _hash_alike(topics, texts) if len(group) >= _ENOUGH_ALIKE else None
+        if hashes is not None:
+            entries += zip(hashes, positions, times, strict=True)
+            continue
         lanes = b"".join([text.rjust(_LANE_BYTES, b"\0") for text in texts])
         if len(lanes) != len(group) * _LANE_BYTES or not lanes.isascii():
             entries += [(topic.hash(key), position, time) for topic, key, position, time in group]
@@ -165,6 +179,34 @@ def hash_keys(keys: Sequence[Keyed]) -> list[IndexEntry]:
                     value = 0 if value == _SIGN else (1 << 32) - value
                 entries.append((value, position, time))
     return entries
+
+
+def _hash_alike(topics: Sequence[TopicHash], keys: Sequence[bytes]) -> list[int] | None:
+    """The hashes of long keys that differ in their last characters only; None for others.
+
+    The ids of one producer do. With an IPv6 address they are too long for the lanes of all others.
+    """
+    length, head = len(keys[0]), keys[0][:-_LAST]
+    ends = [key[-_LAST:] for key in keys]
+    lanes = b"".join(ends)
+    if (
+        not 2 * _LAST < length <= MAX_SHORT_KEY
+        # Keys of one length, put together: equal only if each is.
+        or len(set(map(len, keys))) > 1
+        or head + head.join(ends) != b"".join(keys)
+        or not lanes.isascii()
+        or not head.isascii()
+    ):
+        return None
+    before = _head_hash(head) * POWERS[_LAST]
+    shared = {topic: topic.prefix_hash * POWERS[length] + before for topic in set(topics)}
+    folded = _fold_lanes(lanes, _LAST, 0)
+    values = [shared[topic] + hashed & _MASK for topic, hashed in zip(topics, folded, strict=True)]
+    if max(values) < _SIGN:
+        return values
+    return [
+        value if value < _SIGN else 0 if value == _SIGN else (1 << 32) - value for value in values
+    ]
 
 
 def _absolute(hashes: array[int]) -> list[int]:

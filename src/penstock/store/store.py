@@ -413,6 +413,11 @@ class MessageStore(StoreReading):
         return self._log.written[0]
 
     @property
+    def unpublished_bytes(self) -> int:
+        """How much of the log readers cannot see yet."""
+        return self._log.written[0] - self._context.published[0]
+
+    @property
     def flushed_position(self) -> int:
         """Up to where the log is on the disk."""
         return self._log.flushed

@@ -17,6 +17,8 @@ from tests.support.wire import Wire
 
 from penstock.broker import Broker
 from penstock.broker.handlers.fast_transactions import FastTransactions
+from penstock.broker.transactions import turns
+from penstock.broker.transactions.check_rounds import CheckRounds
 from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.broker.transactions.recent_halves import RecentHalves
 from penstock.errors import StoreError
@@ -25,7 +27,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import ONEWAY, Command
 from penstock.protocol.half_messages import TransactionKey
 from penstock.protocol.records.codec import Record
-from penstock.store import SYNC_FLUSH, Draft, DraftFields, appending
+from penstock.store import SYNC_FLUSH, Appended, Draft, DraftFields, appending
 
 USUAL = [
     "TRAN_MSG\x01true\x02PGROUP\x01shop\x02",
@@ -297,9 +299,115 @@ async def test_one_way_commits_of_one_chunk_are_all_written(broker: Broker, wire
         head = end_header(half, unique_id, flag=ONEWAY)
         answer = fast.end(None, orjson.dumps(head), b"")  # type: ignore[arg-type]
         assert answer == b""
-    broker.state.storage.write()
+    # Put off until the answers of the turn have left.
+    assert len(broker.state.transactions.open) == 20
+    broker.state.storage.finish_turn()
     assert not len(broker.state.transactions.open)
     assert len([one for one in await all_records(wire, "T", 2) if one.body == b"body"]) == 20
+
+
+async def test_many_one_way_decisions_are_not_put_off_without_end(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "MAX_PUT_OFF", 4)
+    await enable_fast_path(broker, wire)
+    new_ids = [*itertools.islice(ids(), 5)]
+    halves = [await ask(broker, half_header(USUAL[0], one), b"body") for one in new_ids]
+    fast, decided = FastTransactions(broker.state), []
+    for unique_id, half in zip(new_ids, halves, strict=True):
+        assert half is not None
+        head = end_header(half, unique_id, flag=ONEWAY)
+        fast.end(None, orjson.dumps(head), b"")  # type: ignore[arg-type]
+        decided.append([entry.decision for entry in broker.state.transactions.open])
+    assert decided[:3] == [[0] * 5] * 3
+    assert decided[3:] == [[8, 8, 8, 8, 0]] * 2
+    broker.state.storage.finish_turn()
+    assert not len(broker.state.transactions.open)
+
+
+@pytest.mark.parametrize(("first", "second"), [("8", "12"), ("12", "8"), ("8", "8")])
+@pytest.mark.parametrize("way", [on_fast_path, on_plain_path])
+async def test_a_decision_that_was_put_off_comes_before_the_next_one(
+    broker: Broker, wire: Wire, first: str, second: str, way: Way
+) -> None:
+    await enable_fast_path(broker, wire)
+    half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    assert half is not None
+    assert fast_end(broker, half, commitOrRollback=first, flag=ONEWAY) == b""
+    answer = await ask(broker, way(end_header(half, "ID", commitOrRollback=second)), b"")
+    assert answer is not None
+    assert answer.code == (0 if first == second else 604)
+    visible = [one for one in await all_records(wire, "T", 2) if one.body == b"body"]
+    assert len(visible) == (first == "8")
+
+
+async def test_of_two_one_way_decisions_of_a_turn_the_first_counts(
+    broker: Broker, wire: Wire
+) -> None:
+    await enable_fast_path(broker, wire)
+    half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    assert half is not None
+    for decision in ("12", "8", "12"):
+        assert fast_end(broker, half, commitOrRollback=decision, flag=ONEWAY) == b""
+    broker.state.storage.finish_turn()
+    assert not len(broker.state.transactions.open)
+    assert [one for one in await all_records(wire, "T", 2) if one.body == b"body"] == []
+    assert len(await all_records(wire, OP_HALF_TOPIC, 0)) == 1
+
+
+async def test_a_commit_that_was_put_off_is_not_lost_when_the_broker_stops(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        await enable_fast_path(broker, wire)
+        half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+        assert half is not None
+        assert fast_end(broker, half, flag=ONEWAY) == b""
+        await broker.stop()
+        assert broker.state.transactions.remembered(int((half.ext or {})["queueOffset"])) == 8
+
+
+async def test_a_decision_that_was_put_off_and_is_refused_leaves_the_transaction_open(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enable_fast_path(broker, wire)
+    half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    assert half is not None
+    assert fast_end(broker, half, flag=ONEWAY) == b""
+
+    def refuse(draft: DraftFields) -> Appended:
+        raise StoreError("no room")
+
+    storage = broker.state.storage
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "append", refuse)
+        storage.finish_turn()
+    [entry] = broker.state.transactions.open
+    assert not entry.decision
+    answer = await ask(broker, end_header(half, "ID"), b"")
+    assert answer is not None
+    assert answer.code == 0
+    assert not len(broker.state.transactions.open)
+
+
+async def test_a_round_of_checks_sees_decisions_that_were_put_off(
+    broker: Broker, wire: Wire
+) -> None:
+    await enable_fast_path(broker, wire)
+    half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    assert half is not None
+    assert fast_end(broker, half, flag=ONEWAY) == b""
+    [entry] = broker.state.transactions.open
+    broker.state.topics.remove("T")  # The decision came before.
+    state = broker.state
+    rounds = CheckRounds(
+        *(state.transactions, state.storage, state.clock, state.settings, state.clients),
+        *(state.topics, state.store_host, lambda peer, topic: True),
+    )
+    rounds._step([entry], state.clock.time_ms())
+    state.storage.write()
+    assert not len(state.transactions.open)
+    assert state.transactions.remembered(int((half.ext or {})["queueOffset"])) == 8
 
 
 @pytest.mark.parametrize("text", USUAL)
@@ -373,7 +481,7 @@ async def test_a_commit_that_is_in_the_log_is_not_asked_about_again(
     transactions, storage = broker.state.transactions, broker.state.storage
     entry, queue_offset, final = transactions.recent[str(log_position(half))]
     if is_fast:
-        transactions.decide_when_written(entry, 8, final)
+        transactions.turn.decide(entry, 8, final)
     else:
         transactions.decide(entry, 8, Draft(*final), waits_for_disk=False)
     if is_written_in_parts:

@@ -10,7 +10,14 @@ import pytest
 from tests.store.test_alike_records import files
 
 from penstock.broker.timers.due_columns import FEW
-from penstock.broker.timers.timer_service import Located, prepare_columns, prepare_each
+from penstock.broker.timers.preparing import (
+    Located,
+    LocatedRun,
+    last_position,
+    prepare_columns,
+    prepare_each,
+    prepare_run,
+)
 from penstock.protocol.records.codec import encode_record
 from penstock.store import OS_FILES, Draft, MessageStore, StoreConfig, appending
 from penstock.store.appending import MAX_STAGED_BYTES
@@ -23,6 +30,7 @@ from penstock.store.timers.timer_log import (
     UNIT_BYTES,
     TimerLog,
     Unit,
+    UnitRun,
     encode_unit,
 )
 
@@ -210,6 +218,70 @@ def test_appended_rows_leave_the_same_store_as_drafts(
     for store in stores:
         store.close()
     assert files(tmp_path / "rows") == files(tmp_path / "drafts")
+
+
+def side_by_side(views: list[Located]) -> LocatedRun | None:
+    """The records of a portion as they lie in a log, with their units."""
+    size = len(views[0].view)
+    records = []
+    for number, (_, unit, view) in enumerate(views):
+        if len(view) != size:
+            return None
+        record = bytearray(view)
+        stated = int.from_bytes(record[28:36], "big")
+        if stated == unit.log_position:  # Else it states another place on purpose.
+            record[28:36] = (7000 + number * size).to_bytes(8, "big")
+        records.append(bytes(record))
+    places = range(7000, 7000 + len(views) * size, size)
+    written = [unit.written_ms for _, unit, _ in views]
+    run = UnitRun([one.position for one in views], written, places, size)
+    return LocatedRun(run, memoryview(b"".join(records)))
+
+
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES])
+def test_records_side_by_side_become_what_single_ones_become(change: dict[str, object]) -> None:
+    random = Random(9)
+    for _ in range(20):
+        run = side_by_side(portion(random, **change))
+        if run is None:
+            continue
+        units = [
+            (position, Unit(52, -1, 1, written_ms, SLOT - written_ms, place, run[0][3], 0, 0))
+            for position, written_ms, place in zip(*run.units[:3], strict=True)
+        ]
+        opened = run.opened(units)
+        assert b"".join(one.view for one in opened) == run.view
+        assert last_position(run) == last_position(opened)
+        assert prepare_run(run, NOW, 1000, MAX_BODY) == prepare_columns(opened, NOW, 1000, MAX_BODY)
+
+
+def test_units_that_do_not_lie_side_by_side_are_no_run(tmp_path: Path) -> None:
+    def logged(name: str, *rows: tuple[int, int]) -> UnitRun | None:
+        log = TimerLog(OS_FILES, str(tmp_path / name), 4096)
+        positions = []
+        for place, size in rows:
+            positions.append(log.next_position())
+            log.stage(encode_unit(NO_UNIT, DEFAULT, SLOT - 5000, SLOT, place, size, 0))
+        log.write()
+        found = log.run(positions)
+        units = log.units(positions)
+        assert [(unit.log_position, unit.record_size) for _, unit in units] == list(rows)
+        if found is not None:
+            assert list(found.positions) == positions
+            assert [*found.log_positions] == [place for place, _ in rows]
+            assert set(found.written_ms) == {SLOT - 5000}
+        log.close()
+        return found
+
+    usual = [(number * 100, 100) for number in range(40)]
+    assert logged("usual", *usual) is not None
+    assert logged("gap", *usual[:5], *usual[6:]) is None
+    assert logged("size", *usual[:5], (500, 99), *usual[6:]) is None
+    assert logged("order", *usual[5:], *usual[:5]) is None
+    # The units of two segments.
+    assert logged("long", *((number * 100, 100) for number in range(90))) is None
+    assert logged("one", (5, 7)) == UnitRun([0], (SLOT - 5000,), range(5, 12, 7), 7)
+    assert logged("none") is None
 
 
 def test_few_messages_and_early_ones_are_left_to_the_plain_path() -> None:

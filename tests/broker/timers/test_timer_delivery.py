@@ -10,6 +10,8 @@ from tests.support.stage import Stage, in_virtual_time
 from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
+from penstock.broker.timers import timer_service
+from penstock.broker.timers.preparing import LocatedRun, Prepared, prepare_run
 from penstock.broker.timers.timer_files import TimerShape
 from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.bodies.common import KvTable
@@ -193,6 +195,42 @@ async def test_messages_of_one_second_keep_the_order_in_which_they_were_sent(
         await eventually(lambda: delivered(broker) == 700, 10)
         found = await all_records(wire, "T")
         assert [int(record.body) for record in found] == list(range(700))
+
+
+@pytest.mark.parametrize("is_in_reach", [True, False])
+@pytest.mark.parametrize("most_bytes", [4 << 20, 5000])
+@in_virtual_time
+async def test_messages_side_by_side_are_delivered_as_one_run_or_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_reach: bool, most_bytes: int
+) -> None:
+    monkeypatch.setattr(timer_service, "_DELIVER_BYTES", most_bytes)
+    runs: list[int] = []
+
+    def prepare(run: LocatedRun, *limits: int) -> Prepared | None:
+        runs.append(len(run.units.positions))
+        return prepare_run(run, *limits)
+
+    monkeypatch.setattr(timer_service, "prepare_run", prepare)
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker()
+        wire = await stage.connect(broker)
+        due = await at_full_second(stage.clock) + 3000
+        for number in range(100, 140):
+            await timed(wire, str(number).encode(), TIMER_DELIVER_MS=due)
+        await eventually(lambda: broker.state.timers.pending == 40, 3)
+        commit_log = broker.state.storage.store.commit_log
+        slice_log = commit_log.slice
+        if not is_in_reach:
+            # As if a part of a run were gone: the messages that are left are delivered.
+            monkeypatch.setattr(
+                *(commit_log, "slice"),
+                lambda position, size: None if size > 5000 else slice_log(position, size),
+            )
+        await eventually(lambda: delivered(broker) == 40, 10)
+        monkeypatch.setattr(commit_log, "slice", slice_log)
+        found = await all_records(wire, "T")
+        assert [int(record.body) for record in found] == list(range(100, 140))
+        assert runs == ([40] if is_in_reach and most_bytes > 5000 else [])
 
 
 @pytest.mark.spec("Y11")

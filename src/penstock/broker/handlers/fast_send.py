@@ -66,6 +66,8 @@ class _Kind(NamedTuple):
     sys_flag: int
     reconsume_times: int
     is_batch: bool
+    is_flagged: bool
+    """Whether the client says that they are of transactions; what the properties say counts."""
     counter: QueueCounter
 
 
@@ -199,6 +201,7 @@ class FastSend:
             ask.sys_flag & SENDER_FLAGS,
             ask.reconsume_times,
             ask.batch,
+            bool(ask.sys_flag & SysFlag.TRANSACTION_PREPARED) and not ask.batch,
             self._stats.queue_puts(topic, ask.queue_id),
         )
 
@@ -211,7 +214,7 @@ class FastSend:
             if senders is not None and not _is_signed(senders, peer, ext, body):  # type: ignore[arg-type]  # `_decode_signed` has read it
                 return None
             topic, born_text = ext.topic, ext.born_timestamp
-            queue_id, flag, sys_flag, reconsume_times, is_batch, counter = self._kinds[
+            queue_id, flag, sys_flag, reconsume_times, is_batch, is_flagged, counter = self._kinds[
                 topic,
                 ext.queue_id,
                 ext.flag,
@@ -228,7 +231,8 @@ class FastSend:
                 or len(born_text) > _INT64_DIGITS
             ):
                 return None
-            stamped, timer, half = self._stamp(ext.properties), None, None
+            timer, half = None, None
+            stamped = None if is_flagged else self._stamp(ext.properties)
             if stamped is not None:
                 text, unique_id = stamped
                 stored_topic, stored_queue_id = topic, queue_id

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from penstock.broker.handlers.property_text import enclose, is_regular, value_behind
+from penstock.broker.handlers.known_texts import KnownTexts, cut_id
+from penstock.broker.handlers.property_text import enclose, is_regular
 from penstock.broker.send_rules import RULES
 from penstock.broker.state import BrokerState
 from penstock.broker.timers.admission import (
@@ -34,9 +35,10 @@ _PARKING_KEYS: Final = (
 )
 _MARKS: Final = (*(rule.mark for rule in RULES), *(key + VALUE_MARK for key in _PARKING_KEYS))
 _find_marks: Final = re.compile(f"{END_MARK}({'|'.join(map(re.escape, _MARKS))})").findall
-_TIMER_MARKS: Final = {key + VALUE_MARK: key for key in TIMER_KEYS}
-_UNIQUE_MARK: Final = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
+_TIME_MARK: Final = END_MARK + "TIMER_DEL"
+"""All of `TIMER_KEYS` begin like this."""
 _MAX_DIGITS: Final = 15
+_new_tuple: Final = tuple.__new__
 
 
 class TimerSend(NamedTuple):
@@ -54,20 +56,30 @@ class FastTimers:
         self._broker = broker
         self._added = broker.broker_properties.added
         self._broker_name = broker.config.broker_name
+        self._texts: KnownTexts[bool] = KnownTexts()
+        """Which texts are usual, with nothing in place of their time."""
         self.parked = broker.timers.parked
 
     def park(self, text: str, topic: str, queue_id: int) -> TimerSend | None:
         """What to store for the properties of a send; None leaves it to the plain path."""
         enclosed = enclose(text)
-        marks = _find_marks(enclosed)
-        if len(marks) != 1 or marks[0] not in _TIMER_MARKS or not is_regular(enclosed):
+        entry = enclosed.rfind(_TIME_MARK)
+        start = enclosed.find(VALUE_MARK, entry) + 1
+        end = enclosed.find(END_MARK, entry + 1)
+        value = enclosed[start:end]
+        if entry < 0 or not value.isascii() or not value.isdecimal() or len(value) > _MAX_DIGITS:
             return None
-        mark = marks[0]
-        value = value_behind(enclosed, END_MARK + mark)
-        unique_id = value_behind(enclosed, _UNIQUE_MARK)
-        if not unique_id or not (value.isascii() and value.isdecimal()) or len(value) > _MAX_DIGITS:
+        cut = cut_id(enclosed[:start] + enclosed[end:])
+        if cut is None:
             return None
-        slot_ms = self._slot(_TIMER_MARKS[mark], int(value))
+        before, unique_id, behind = cut
+        key = enclosed[entry + 1 : start - 1]
+        if not self._texts.get(before + behind):
+            marks = _find_marks(enclosed)
+            if marks != [key + VALUE_MARK] or key not in TIMER_KEYS or not is_regular(enclosed):
+                return None
+            self._texts.add(cut, found=True)
+        slot_ms = self._slot(key, int(value))
         if slot_ms is None:
             return None
         properties = f"{enclosed[1:]}{self._added}{parked_text(topic, queue_id, slot_ms)}"
@@ -75,7 +87,7 @@ class FastTimers:
         if not properties.isascii() or not fits_parked(properties):
             return None
         handle = encode_handle(topic, self._broker_name, slot_ms + 1, unique_id)
-        return TimerSend(properties, unique_id, handle)
+        return _new_tuple(TimerSend, (properties, unique_id, handle))
 
     def _slot(self, key: str, number: int) -> int | None:
         config, now_ms = self._broker.config, self._broker.clock.time_ms()

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from penstock.broker.handlers.known_texts import CutText, KnownTexts, cut_id
 from penstock.broker.handlers.property_text import enclose, is_regular, value_behind
 from penstock.broker.send_rules import RULES
 from penstock.broker.state import BrokerState
@@ -28,6 +29,7 @@ from penstock.protocol.records.sys_flags import SysFlag
 from penstock.remoting import Peer
 from penstock.store import Appended, DraftFields
 
+_new_tuple: Final = tuple.__new__
 _HALF_MARK: Final = Property.TRANSACTION_PREPARED + VALUE_MARK
 _GROUP_MARK: Final = Property.PRODUCER_GROUP + VALUE_MARK
 _SPECIAL_KEYS: Final = (
@@ -42,11 +44,20 @@ _SPECIAL_KEYS: Final = (
 _MARKS: Final = (*(rule.mark for rule in RULES), *(key + VALUE_MARK for key in _SPECIAL_KEYS))
 _find_marks: Final = re.compile(f"{END_MARK}({'|'.join(map(re.escape, _MARKS))})").findall
 _USUAL_MARKS: Final = ([_HALF_MARK, _GROUP_MARK], [_GROUP_MARK, _HALF_MARK])
-_UNIQUE_MARK: Final = END_MARK + Property.UNIQUE_KEY + VALUE_MARK
 _DECISIONS: Final = {
     str(TransactionDecision.COMMIT): TransactionDecision.COMMIT,
     str(TransactionDecision.ROLLBACK): TransactionDecision.ROLLBACK,
 }
+
+
+class _HalfText(NamedTuple):
+    """What is known of the property text of halves."""
+
+    before: str
+    """What is stored before the id."""
+    behind: str
+    """What is stored behind it, up to the second place of the id."""
+    group: str
 
 
 class HalfSend(NamedTuple):
@@ -101,8 +112,10 @@ class FastTransactions:
         self._broker = broker
         self._topics = broker.topics
         self._transactions = broker.transactions
+        self._turn = broker.transactions.turn
         self._added = broker.broker_properties.added
         self._count = broker.stats.put
+        self._texts: KnownTexts[_HalfText] = KnownTexts()
         # Signed requests are checked on the plain path, and with sync flush an answer waits.
         self._is_allowed = (
             broker.senders is None
@@ -114,28 +127,44 @@ class FastTransactions:
 
     def prepare(self, text: str, topic: str, queue_id: int) -> HalfSend | None:
         """What to store for the properties of a send; None leaves it to the plain path."""
-        if _HALF_MARK not in text:
+        if _HALF_MARK not in text or self._broker.config.reject_transaction_message:
             return None
-        enclosed = enclose(text)
-        marks = _find_marks(enclosed)
-        if (
-            marks not in _USUAL_MARKS
-            or self._broker.config.reject_transaction_message
-            or not is_regular(enclosed)
-        ):
+        cut = cut_id(enclose(text))
+        if cut is None:
             return None
-        unique_id = value_behind(enclosed, _UNIQUE_MARK)
-        if not unique_id or value_behind(enclosed, END_MARK + _HALF_MARK) != "true":
+        before, unique_id, behind = cut
+        known = self._texts.get(before + behind) or self._read(cut)
+        if known is None:
             return None
-        group = value_behind(enclosed, END_MARK + _GROUP_MARK)
-        shown = f"{enclosed[1:]}{self._added}{Property.TRANSACTION_ID}\x01{unique_id}\x02"
+        before, behind, group = known
+        shown = f"{before}{unique_id}{behind}{unique_id}\x02"
         properties = (
             f"{shown}{Property.REAL_TOPIC}\x01{topic}\x02{Property.REAL_QUEUE_ID}\x01{queue_id}\x02"
         )
         # Of ASCII text the length is that of its bytes.
         if not properties.isascii() or len(properties) > MAX_PROPERTIES_BYTES:
             return None
-        return HalfSend(properties, len(shown), TransactionKey(group, topic, unique_id))
+        return _new_tuple(
+            HalfSend,
+            (properties, len(shown), _new_tuple(TransactionKey, (group, topic, unique_id))),
+        )
+
+    def _read(self, text: CutText) -> _HalfText | None:
+        """Find out about a text that is not known; None leaves it to the plain path."""
+        enclosed = "".join(text)
+        if (
+            _find_marks(enclosed) not in _USUAL_MARKS
+            or not is_regular(enclosed)
+            or value_behind(enclosed, END_MARK + _HALF_MARK) != "true"
+        ):
+            return None
+        found = _HalfText(
+            text.before[1:],
+            f"{text.behind}{self._added}{Property.TRANSACTION_ID}\x01",
+            value_behind(enclosed, END_MARK + _GROUP_MARK),
+        )
+        self._texts.add(text, found)
+        return found
 
     def stored(self, half: HalfSend, draft: DraftFields, queue_id: int, appended: Appended) -> None:
         """Open the transaction of a half when it is written."""
@@ -158,7 +187,7 @@ class FastTransactions:
             id_,
         )
         entry = OpenTransaction(key, queue_offset, log_position, stored_ms)
-        self._transactions.add_when_written(entry, final)
+        self._turn.add(entry, final)
 
     # Decisions
 
@@ -168,13 +197,14 @@ class FastTransactions:
             return None
         try:
             head = _decode(header)
-            ext = head.ext
+            flag, ext = head.flag, head.ext
+            if not flag:
+                self._turn.settle()
             decision = _DECISIONS[ext.decision]
             entry, queue_offset, final = self._transactions.recent[ext.position]
         except (msgspec.DecodeError, KeyError):
             return None
         key = entry.key
-        flag = head.flag
         if (
             flag & ~ONEWAY
             or entry.decision
@@ -185,10 +215,12 @@ class FastTransactions:
             or key.topic not in self._topics
         ):
             return None
+        stored = final if decision == TransactionDecision.COMMIT else None
+        if flag:
+            self._turn.decide_later(entry, decision, stored)
+            return b""
         try:
-            self._transactions.decide_when_written(
-                entry, decision, final if decision == TransactionDecision.COMMIT else None
-            )
+            self._turn.decide(entry, decision, stored)
         except PenstockError:
             return None  # Nothing has changed; the plain path says why it cannot be.
-        return b"" if flag else encode_command(Command(0, head.request_id, flag=RESPONSE))
+        return encode_command(Command(0, head.request_id, flag=RESPONSE))

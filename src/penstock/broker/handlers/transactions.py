@@ -63,6 +63,7 @@ def end_transaction(broker: BrokerState, ask: EndTransaction) -> Command | Promi
         # RocketMQ gives no answer at all.
         return Command(0)
     transactions = broker.transactions
+    transactions.turn.settle()
     record, half, properties = _named_half(broker, ask)
     entry = transactions.open.get(half.key)
     _check_request(broker, ask, record, half, properties, entry)

@@ -6,6 +6,7 @@ T = the last full tick of the precision before D: the slot; it is delivered from
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from penstock.broker.config import BrokerConfig
@@ -21,6 +22,7 @@ TIMER_KEYS: Final = (
 )
 MAX_SLOT_UNITS: Final = (1 << 31) - 1
 """The default of timerCongestNumEachSlot: no limit."""
+_MAX_TEXTS: Final = 1024
 _DELIVERY_BYTES: Final = 160
 """Room for the properties that a delivery or a roll adds."""
 
@@ -66,6 +68,7 @@ def parked(draft: Draft, properties: dict[str, str], slot_ms: int) -> Draft:
     return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
 
 
+@lru_cache(_MAX_TEXTS)
 def parked_text(topic: str, queue_id: int, slot_ms: int) -> str:
     """The properties that `parked` adds, for a message that has none of them."""
     return (

@@ -60,16 +60,20 @@ class DueColumns(NamedTuple):
 
 def due_columns(
     records: Sequence[memoryview],
+    size: int,
     positions: Sequence[int],
     enqueued_ms: Sequence[int],
     now_ms: int,
     precision_ms: int,
     max_body: int,
 ) -> DueColumns | None:
-    """What to store for parked records at log positions; None: something is unusual."""
-    first = records[0]
-    size, count = len(first), len(records)
-    if count < FEW or size < BODY_POSITION:
+    """What to store for parked records at log positions; None: something is unusual.
+
+    The records are of this size, each a view of its own or several side by side in one.
+    """
+    first = records[0][:size]
+    count = len(positions)
+    if count < FEW or not BODY_POSITION <= size <= len(first):
         return None
     head = _unpack_head(first)
     sys_flag, length = head[7], head[14]

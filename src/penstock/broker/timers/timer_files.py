@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.broker.delivery.record_views import record_views
+from penstock.broker.timers.parked_columns import ParkedColumns, parked_columns
 from penstock.broker.timers.parked_records import Parked, read_parked
 from penstock.errors import ProtocolError
 from penstock.model.java_hash import java_hash
@@ -44,7 +45,9 @@ from penstock.store.timers.timer_log import (
     UNIT_BYTES,
     TimerLog,
     Unit,
+    UnitRun,
     encode_unit,
+    encode_units,
 )
 from penstock.store.timers.wheel_file import SLOTS, Slot, WheelFile
 
@@ -311,11 +314,15 @@ class TimerFiles:
         by_topic: Counter[str] = Counter()
         changed: dict[int, Slot] = {}
         wheel_ms, count = self.shape.floor(now_ms), 0
+        columns = parked_columns(slices)
         try:
-            for view in record_views(slices):
-                if not self._enqueue_one(view, wheel_ms, changed, by_topic):
-                    break
-                count += 1
+            if columns is not None and self._enqueue_columns(columns, wheel_ms, changed):
+                count = by_topic[columns.topic] = len(columns.slots_ms)
+            else:
+                for view in record_views(slices):
+                    if not self._enqueue_one(view, wheel_ms, changed, by_topic):
+                        break
+                    count += 1
             timer_log.write()
         except OSError:
             self.read_ms, self.slots, self.pending = read_ms, slots, pending
@@ -380,6 +387,52 @@ class TimerFiles:
             before, target, position, is_delete=bool(parked.delete_key)
         )
         by_topic[parked.topic] += -1 if parked.delete_key else 1
+        return True
+
+    def _enqueue_columns(
+        self, columns: ParkedColumns, wheel_ms: int, changed: dict[int, Slot]
+    ) -> bool:
+        """`_enqueue_one` for many records; False, and no change, if one of them is unusual."""
+        topic, record_size, slots_ms, queue_offsets, log_positions = columns
+        assert self._log is not None
+        assert self._wheel is not None
+        targets, count = set(slots_ms), len(slots_ms)
+        read_ms = self.read_ms if self.slots else wheel_ms
+        if (
+            min(queue_offsets) < self._rebuilt_until
+            or min(targets) < read_ms
+            or max(targets) - read_ms >= self._wheel.span_ms
+            or max(targets) - wheel_ms >= self.shape.roll_window_ms
+            or self._log.room() < count
+        ):
+            return False
+        self.read_ms = read_ms
+        position = self._log.next_position()
+        positions = range(position, position + count * UNIT_BYTES, UNIT_BYTES)
+        slots = {slot_ms: self._wheel.get(slot_ms) for slot_ms in targets}
+        newest = {ms: NO_UNIT if slot is None else slot.last for ms, slot in slots.items()}
+        previous: list[int] = []
+        for slot_ms, at in zip(slots_ms, positions, strict=True):
+            previous.append(newest[slot_ms])
+            newest[slot_ms] = at
+        written = {slot_ms: min(wheel_ms, slot_ms) for slot_ms in targets}
+        units = encode_units(
+            previous,
+            DEFAULT,
+            [written[slot_ms] for slot_ms in slots_ms],
+            slots_ms,
+            log_positions,
+            record_size,
+            _hash_of(topic),
+        )
+        self._log.stage_many(units)
+        for slot_ms, before in slots.items():
+            first = positions[slots_ms.index(slot_ms)] if before is None else before.first
+            units_before = 0 if before is None else before.units
+            number = slots_ms.count(slot_ms)
+            changed[slot_ms] = Slot(slot_ms, first, newest[slot_ms], units_before + number)
+            self.slots += before is None
+        self.pending += count
         return True
 
     def _was_handled(self, parked: Parked) -> bool:
@@ -464,6 +517,11 @@ class TimerFiles:
         """The units at positions that `take` returned."""
         assert self._log is not None
         return self._log.units(positions)
+
+    def run_at(self, positions: Sequence[int]) -> UnitRun | None:
+        """The same as columns, if units and records lie side by side."""
+        assert self._log is not None
+        return self._log.run(positions)
 
     def note_progress(self, taken: TakenSlot, position: int) -> None:
         """Note that the messages of a slot were delivered up to the unit at ``position``."""

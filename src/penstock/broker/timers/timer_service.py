@@ -13,19 +13,30 @@ import contextlib
 import functools
 import logging
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from penstock.broker.delivery.deleted_topics import DeletedTopics
 from penstock.broker.storage import Storage
 from penstock.broker.tables.topics import Topics
-from penstock.broker.timers.due_columns import FEW, DueColumns, due_columns
-from penstock.broker.timers.parked_records import Parked, due, read_parked, rolled
+from penstock.broker.timers.due_columns import FEW
+from penstock.broker.timers.preparing import (
+    Deleted,
+    Located,
+    LocatedRun,
+    Prepared,
+    Views,
+    deleted_by,
+    last_position,
+    log_skipped,
+    prepare_columns,
+    prepare_each,
+    prepare_run,
+)
 from penstock.broker.timers.timer_files import Snapshot, TakenSlot, TimerFiles
 from penstock.broker.timers.timer_metrics import METRICS_FILE, TimerMetrics
-from penstock.errors import InvalidArgument, PenstockError, ProtocolError, StoreError
+from penstock.errors import InvalidArgument, StoreError
 from penstock.model.names import TIMER_TOPIC
 from penstock.runtime.clock import Clock
 from penstock.runtime.saved_tables import SavedTables
@@ -33,7 +44,7 @@ from penstock.runtime.service import Service
 from penstock.runtime.threads import run_to_end
 from penstock.store import Draft, ReadStatus
 from penstock.store.timers.checkpoint_page import TimerCheckpoint
-from penstock.store.timers.timer_log import Unit
+from penstock.store.timers.timer_log import Unit, UnitRun
 
 log = logging.getLogger(__name__)
 
@@ -41,32 +52,8 @@ _READ_COUNT: Final = 512
 _READ_BYTES: Final = 4 << 20
 _DELIVER_COUNT: Final = 512
 _DELIVER_BYTES: Final = 4 << 20
-_new_tuple: Final = tuple.__new__
-_Deleted = frozenset[tuple[str, str]]
-_Result = TypeVar("_Result")
-
-
-class Located(NamedTuple):
-    """A unit at its position in the timer log, and the record that it names."""
-
-    position: int
-    unit: Unit
-    view: memoryview
-
-
-_Views = list[Located]
 _Units = list[tuple[int, Unit]]
-
-
-class _Prepared(NamedTuple):
-    """A portion of a slot, read and ready to be appended."""
-
-    drafts: list[tuple[Draft, int]]
-    """With the log position of the parked record."""
-    by_topic: dict[str, int]
-    """Messages that stop waiting."""
-    columns: DueColumns | None = None
-    """All of them, instead of drafts."""
+_Result = TypeVar("_Result")
 
 
 class TimerService(Service):
@@ -235,14 +222,14 @@ class TimerService(Service):
         for portion in _portions(taken.marks):
             units = await self._in_thread(functools.partial(self._files.units_at, portion))
             views = self._located(units)
-            deleted |= await self._in_thread(functools.partial(_deleted_by, views))
+            deleted |= await self._in_thread(functools.partial(deleted_by, views))
         keys = frozenset(deleted)
         for kind in (taken.marks, taken.messages):
             await self._deliver_all(taken, kind, keys)
         await self._in_thread(functools.partial(self._files.finish, taken))
         self._note({})
 
-    async def _deliver_all(self, taken: TakenSlot, kind: array[int], deleted: _Deleted) -> None:
+    async def _deliver_all(self, taken: TakenSlot, kind: array[int], deleted: Deleted) -> None:
         """Deliver the units at ``kind``, portion by portion.
 
         One call of the thread prepares a portion and reads the units of the next: each call costs
@@ -250,10 +237,10 @@ class TimerService(Service):
         """
         portions = _portions(kind)
         following = next(portions, None)
-        units = await self._in_thread(functools.partial(self._files.units_at, following or []))
+        units = await self._in_thread(functools.partial(self._units_at, following or []))
         while following is not None:
             following = next(portions, None)
-            *parts, last = [*_by_bytes(self._located(units))] or [[]]
+            *parts, last = await self._located_parts(units)
             for part in parts:
                 await self._deliver_part(taken, kind, part, deleted, [])
             units = await self._deliver_part(taken, kind, last, deleted, following or [])
@@ -261,26 +248,45 @@ class TimerService(Service):
             with contextlib.suppress(StoreError, OSError):
                 await self._enqueue(self._storage.max_offset(TIMER_TOPIC, 0))
 
-    def _located(self, units: _Units) -> _Views:
+    def _units_at(self, positions: list[int]) -> _Units | UnitRun:
+        """Runs in the thread."""
+        run = self._files.run_at(positions) if len(positions) >= FEW else None
+        if run is None or len(positions) * run.record_size > _DELIVER_BYTES:
+            return self._files.units_at(positions)
+        return run
+
+    async def _located_parts(self, units: _Units | UnitRun) -> list[Views | LocatedRun]:
+        """Units with their records, in parts that are not too large to be copied at once."""
+        if isinstance(units, UnitRun):
+            first, size = units.log_positions[0], len(units.positions) * units.record_size
+            view = self._storage.store.commit_log.slice(first, size)
+            if view is not None:
+                return [LocatedRun(units, view)]
+            # The end of a segment is among them, or some of them are gone.
+            read = functools.partial(self._files.units_at, units.positions)
+            units = await self._in_thread(read)
+        return [*_by_bytes(self._located(units))] or [[]]
+
+    def _located(self, units: _Units) -> Views:
         """Units with their records; the bytes are not looked at here: they may be on the disk."""
-        found: _Views = []
+        found: Views = []
         slice_log = self._storage.store.commit_log.slice
         for position, unit in units:
             view = slice_log(unit.log_position, unit.record_size)
             if view is None:
                 log.error("timer message is gone position=%d", unit.log_position)
             else:
-                found.append(_new_tuple(Located, (position, unit, view)))
+                found.append(Located(position, unit, view))
         return found
 
     async def _deliver_part(
         self,
         taken: TakenSlot,
         kind: array[int],
-        views: _Views,
-        deleted: _Deleted,
+        views: Views | LocatedRun,
+        deleted: Deleted,
         following: list[int],
-    ) -> _Units:
+    ) -> _Units | UnitRun:
         """Store what is due; return the units at ``following``, to be delivered next."""
         is_columnar = not deleted
         while True:
@@ -320,24 +326,31 @@ class TimerService(Service):
             self.delivered += len(prepared.drafts) if columns is None else columns.messages
             self._note({topic: -count for topic, count in prepared.by_topic.items()})
             if views and kind is taken.messages:
-                self._files.note_progress(taken, views[-1].position)
+                self._files.note_progress(taken, last_position(views))
             return units
 
     def _prepare(
         self,
-        views: _Views,
-        deleted: _Deleted,
+        views: Views | LocatedRun,
+        deleted: Deleted,
         now_ms: int,
         following: list[int],
         *,
         is_columnar: bool,
-    ) -> tuple[_Prepared, _Units]:
+    ) -> tuple[Prepared, _Units | UnitRun]:
         """Runs in the thread."""
-        precision_ms, max_body = self._files.shape.precision_ms, self._storage.max_message_size
-        prepared = prepare_columns(views, now_ms, precision_ms, max_body) if is_columnar else None
+        limits = (now_ms, self._files.shape.precision_ms, self._storage.max_message_size)
+        prepared: Prepared | None = None
+        if isinstance(views, LocatedRun):
+            prepared = prepare_run(views, *limits) if is_columnar else None
+            if prepared is None:
+                views = views.opened(self._files.units_at(views.units.positions))
+        elif is_columnar:
+            prepared = prepare_columns(views, *limits)
         if prepared is None:
-            prepared = prepare_each(views, deleted, now_ms, precision_ms)
-        return prepared, self._files.units_at(following)
+            assert not isinstance(views, LocatedRun)
+            prepared = prepare_each(views, deleted, now_ms, limits[1])
+        return prepared, self._units_at(following)
 
     def _append(self, draft: Draft, position: int) -> None:
         if draft.topic != TIMER_TOPIC and self._deleted.skips(draft.topic, position):
@@ -345,7 +358,7 @@ class TimerService(Service):
         try:
             self._storage.append(draft)
         except InvalidArgument as error:
-            _log_skipped(position, error)
+            log_skipped(position, error)
 
     # Saving
 
@@ -407,9 +420,9 @@ def _portions(positions: array[int]) -> Iterator[list[int]]:
         yield list(positions[at : at + _DELIVER_COUNT])
 
 
-def _by_bytes(views: _Views) -> Iterator[_Views]:
+def _by_bytes(views: Views) -> Iterator[Views]:
     """Parts that are not too large to be copied at once."""
-    part: _Views = []
+    part: Views = []
     size = 0
     for one in views:
         if part and size + len(one.view) > _DELIVER_BYTES:
@@ -419,63 +432,3 @@ def _by_bytes(views: _Views) -> Iterator[_Views]:
         size += len(one.view)
     if part:
         yield part
-
-
-def _deleted_by(views: _Views) -> set[tuple[str, str]]:
-    """Topic and unique id of the messages that delete marks are for."""
-    return {parked.deletes for _, parked in _parked(views) if parked.delete_key}
-
-
-def prepare_columns(
-    views: _Views, now_ms: int, precision_ms: int, max_body: int
-) -> _Prepared | None:
-    """`prepare_each` for units whose messages are alike; None for others."""
-    if len(views) < FEW:
-        return None
-    _, units, records = zip(*views, strict=True)
-    positions = [unit.log_position for unit in units]
-    written = [unit.written_ms for unit in units]
-    columns = due_columns(records, positions, written, now_ms, precision_ms, max_body)
-    return None if columns is None else _Prepared([], {columns.topic: columns.messages}, columns)
-
-
-def prepare_each(views: _Views, deleted: _Deleted, now_ms: int, precision_ms: int) -> _Prepared:
-    """The messages to store for units that are due."""
-    drafts: list[tuple[Draft, int]] = []
-    by_topic: Counter[str] = Counter()
-    for unit, parked in _parked(views):
-        is_due = parked.slot_ms + precision_ms <= now_ms
-        is_mark = bool(parked.delete_key)
-        if is_mark and is_due:
-            continue  # Its message is due as well: the mark has done its work.
-        if deleted and not is_mark and (parked.topic, parked.unique_id) in deleted:
-            continue
-        by_topic[parked.topic] += -1 if is_mark else 1
-        # By the record, not by the kind of the unit: nothing is ever early.
-        try:
-            draft = (due if is_due else rolled)(parked, unit.written_ms, now_ms)
-        except InvalidArgument as error:
-            _log_skipped(unit.log_position, error)
-        else:
-            drafts.append((draft, unit.log_position))
-    return _Prepared(drafts, by_topic)
-
-
-def _parked(views: _Views) -> Iterator[tuple[Unit, Parked]]:
-    for _, unit, view in views:
-        try:
-            parked = read_parked(view)
-        except ProtocolError as error:
-            # After a cut of the log its position may be that of another record.
-            _log_skipped(unit.log_position, error)
-            continue
-        if parked.log_position == unit.log_position:
-            yield unit, parked
-
-
-def _log_skipped(position: int, error: PenstockError) -> None:
-    """The store of another program may hold messages that this one refuses.
-
-    They must not block all that follow.
-    """
-    log.error("timer message skipped position=%d error=%s", position, error)

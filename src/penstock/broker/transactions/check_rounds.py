@@ -153,6 +153,7 @@ class CheckRounds(Service):
 
     def _step(self, entries: list[OpenTransaction], now_ms: int) -> int:
         """Ask about some transactions, give others up; returns the number of questions."""
+        self._transactions.turn.settle()
         found = [one for entry in entries if (one := self._read(entry)) is not None]
         questions: list[_Question] = []
         count = size = 0

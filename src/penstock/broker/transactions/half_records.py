@@ -5,14 +5,14 @@ Only ``committed`` makes a message that consumers see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC, Property
 from penstock.model.properties import encode_properties, encode_stored
 from penstock.protocol.half_messages import HALF_QUEUE, OP_PROPERTIES, HalfMessage, op_body
 from penstock.protocol.records.codec import Record, encode_record
 from penstock.protocol.records.sys_flags import SysFlag
-from penstock.store import Appended, Draft, draft_of
+from penstock.store import Appended, Draft, DraftFields, draft_of
 
 
 def prepared(draft: Draft, properties: dict[str, str]) -> tuple[Draft, dict[str, str]]:
@@ -55,18 +55,10 @@ def given_up(record: Record, properties: dict[str, str]) -> Draft:
     return _stored_again(record, TRANSACTION_GIVEN_UP_TOPIC, 0, properties)
 
 
-def closing(offsets: Iterable[int], now_ms: int, store_host: bytes) -> Iterator[Draft]:
+def closing(offsets: Iterable[int], now_ms: int, store_host: bytes) -> list[DraftFields]:
     """The op records that close the halves at some queue offsets, one for each."""
-    for offset in offsets:
-        yield Draft(
-            OP_HALF_TOPIC,
-            HALF_QUEUE,
-            op_body(offset),
-            OP_PROPERTIES,
-            born_timestamp=now_ms,
-            born_host=store_host,
-            store_host=store_host,
-        )
+    rest = (OP_PROPERTIES, 0, 0, now_ms, store_host, store_host, 0, 0, b"")
+    return [(OP_HALF_TOPIC, HALF_QUEUE, op_body(offset), *rest) for offset in offsets]
 
 
 def asked_about(

@@ -7,7 +7,6 @@ with the half topic.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
 from penstock.protocol.half_messages import TransactionKey
@@ -62,7 +61,7 @@ class OpenTransactions:
     """All transactions that are not decided yet."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[TransactionKey, OpenTransaction] = OrderedDict()
+        self._entries: dict[TransactionKey, OpenTransaction] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,7 +93,8 @@ class OpenTransactions:
         entry.offsets = [offset]
         entry.position = position
         entry.check_times = check_times
-        self._entries.move_to_end(entry.key)
+        del self._entries[entry.key]
+        self._entries[entry.key] = entry
 
     def remove(self, entry: OpenTransaction) -> None:
         """Forget a transaction that is decided or given up."""

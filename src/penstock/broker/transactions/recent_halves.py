@@ -13,6 +13,7 @@ from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.store import DraftFields
 
 MAX_BYTES: Final = 16 << 20
+_new_tuple: Final = tuple.__new__
 _OVERHEAD_BYTES: Final = 1024
 """About what the objects of one half take besides body and properties."""
 
@@ -41,7 +42,7 @@ class RecentHalves(dict[str, RecentHalf]):
         """Keep a half that was just added."""
         size = len(final[2]) + len(final[3]) + _OVERHEAD_BYTES
         position = f"{entry.position}"
-        self[position] = RecentHalf(entry, f"{entry.offsets[0]}", final)
+        self[position] = _new_tuple(RecentHalf, (entry, f"{entry.offsets[0]}", final))
         self._sizes.append((position, size))
         self._bytes += size
         while self._bytes > self._max_bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.broker.settings import Settings
 from penstock.broker.stats import BrokerStats
@@ -25,9 +25,10 @@ from penstock.broker.transactions.counters import TransactionCounters
 from penstock.broker.transactions.open_transactions import OpenTransaction, OpenTransactions
 from penstock.broker.transactions.progress import OpRecords
 from penstock.broker.transactions.recent_halves import RecentHalves
-from penstock.errors import PenstockError, StoreError
+from penstock.broker.transactions.turns import Staged, TransactionTurn
+from penstock.broker.transactions.when_written import DecidedThen, Then
+from penstock.errors import StoreError
 from penstock.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from penstock.protocol.codes import ResponseCode
 from penstock.protocol.commands import Command
 from penstock.protocol.half_messages import HALF_QUEUE, HalfMessage
 from penstock.protocol.headers.transactions import TransactionDecision
@@ -41,14 +42,6 @@ log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED: Final = 1 << 16
 _SAVE_SECONDS: Final = 3.0
-_NO_ANSWER: Final = Command(0)
-"""For what needs no answer any more."""
-
-_Staged: TypeAlias = tuple[
-    OpenTransaction, int, DraftFields | None, Sequence[int], Sequence[tuple[int, int]]
-]
-"""A half (decision unknown) and the message that its commit stores, or a decision with the offsets
-that it closes and its op records."""
 
 
 class Transactions:
@@ -79,8 +72,8 @@ class Transactions:
         """Closed halves whose op record could not be written yet."""
         self._is_saving = False
         self.recent = RecentHalves()
-        self._staged: list[_Staged] = []
-        """What the fast path has appended in this loop turn."""
+        self.turn = TransactionTurn(self, storage)
+        """The fast path."""
 
     @property
     def timeout_ms(self) -> int:
@@ -105,11 +98,7 @@ class Transactions:
 
     def adding(self, half: HalfMessage, appended: Appended, target: Answered) -> Answered:
         """A target for the answer to a half message that adds the half when it is written."""
-        return _Then(target, lambda: self._add(_entry(half, appended)))
-
-    def add_when_written(self, entry: OpenTransaction, final: DraftFields) -> None:
-        """Add a half whose answer is on its way, and keep the message that a commit stores."""
-        self._stage((entry, TransactionDecision.UNKNOWN, final, (), ()))
+        return Then(target, lambda: self._add(_entry(half, appended)))
 
     def resume(self, half: HalfMessage, draft: Draft) -> Promise:
         """Store a half again that was given up; the promise is the answer to the request."""
@@ -126,12 +115,16 @@ class Transactions:
         return entry
 
     def _add(self, entry: OpenTransaction) -> bool:
-        # The store may come from a machine whose clock was ahead.
-        entry.first_stored_ms = min(entry.first_stored_ms, self._clock.time_ms())
-        if self.open.add(entry):
+        is_new = self._open(entry, self._clock.time_ms())
+        if is_new:
             self.counters.add(entry.key.topic, 1)
-            return True
-        return False
+        return is_new
+
+    def _open(self, entry: OpenTransaction, now_ms: int) -> bool:
+        # The store may come from a machine whose clock was ahead.
+        if entry.first_stored_ms > now_ms:
+            entry.first_stored_ms = now_ms
+        return self.open.add(entry)
 
     # Decisions
 
@@ -139,23 +132,17 @@ class Transactions:
         self, entry: OpenTransaction, decision: int, final: Draft | None, *, waits_for_disk: bool
     ) -> Promise:
         """Write a decision; the promise is the answer to the request that brought it."""
-        offsets, op_records = self._append_decision(entry, decision, final)
+        offsets, op_records = self.append_decision(entry, decision, final)
         promise = Promise()
-        written = _Decided(
+        written = DecidedThen(
             promise,
             lambda: self._decided(entry, decision, offsets, op_records),
-            lambda: self._unconfirmed(entry, decision, offsets),
+            lambda: self.unconfirmed(entry, decision, offsets),
         )
         self._when_stored(entry, written, waits_for_disk=waits_for_disk and final is not None)
         return promise
 
-    def decide_when_written(
-        self, entry: OpenTransaction, decision: int, final: DraftFields | None
-    ) -> None:
-        """`decide` for a request whose answer, if any, is on its way."""
-        self._stage((entry, decision, final, *self._append_decision(entry, decision, final)))
-
-    def _append_decision(
+    def append_decision(
         self, entry: OpenTransaction, decision: int, final: DraftFields | None
     ) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """Stage what a decision writes; returns the offsets that it closes, and its op records."""
@@ -168,25 +155,6 @@ class Transactions:
         entry.decision = decision
         offsets = list(entry.offsets)
         return offsets, self._append_op_records(offsets, is_first=final is None, entry=entry)
-
-    def _stage(self, staged: _Staged) -> None:
-        if not self._staged:
-            self._storage.when_written(_Turn(self._turn_written, self._turn_lost), _NO_ANSWER)
-        self._staged.append(staged)
-
-    def _turn_written(self) -> None:
-        turn, self._staged = self._staged, []
-        for entry, decision, final, offsets, op_records in turn:
-            if decision:
-                self._decided(entry, decision, offsets, op_records)
-            elif self._add(entry) and final is not None:
-                self.recent.remember(entry, final)
-
-    def _turn_lost(self) -> None:
-        turn, self._staged = self._staged, []
-        for entry, decision, _, offsets, _ in turn:
-            if decision:
-                self._unconfirmed(entry, decision, offsets)
 
     def repeat(self, entry: OpenTransaction, *, waits_for_disk: bool) -> Promise:
         """The answer to a repeated decision while the first one is on its way to the log."""
@@ -221,8 +189,8 @@ class Transactions:
     def append_op_records(self, offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Stage op records; returns the offset of each and the offset that it closes."""
         drafts = half_records.closing(offsets, self._clock.time_ms(), self._store_host)
-        appended = [self._storage.append(draft) for draft in drafts]
-        return [(one.queue_offset, offset) for one, offset in zip(appended, offsets, strict=True)]
+        append = self._storage.append
+        return [(append(draft)[1], offset) for draft, offset in zip(drafts, offsets, strict=True)]
 
     def _decided(
         self,
@@ -231,13 +199,11 @@ class Transactions:
         offsets: Sequence[int],
         op_records: Sequence[tuple[int, int]],
     ) -> None:
-        late = [offset for offset in entry.offsets if offset not in offsets]
-        self.close(entry, decision, op_records)
-        if late:
-            # A repeated send of the half arrived between the decision and its write.
-            self._unnamed += late
+        self._close(entry, decision, offsets, op_records)
+        self.counters.add(entry.key.topic, -1)
+        self.save_soon()
 
-    def _unconfirmed(self, entry: OpenTransaction, decision: int, offsets: Sequence[int]) -> None:
+    def unconfirmed(self, entry: OpenTransaction, decision: int, offsets: Sequence[int]) -> None:
         """A write of this turn failed; a commit may be in the log all the same.
 
         The buffer may have been written in parts, or the failure came after the write. Asked about
@@ -256,13 +222,48 @@ class Transactions:
         self, entry: OpenTransaction, decision: int, op_records: Sequence[tuple[int, int]]
     ) -> None:
         """A transaction is decided, or given up (unknown), and that is written."""
+        self._close(entry, decision, entry.offsets, op_records)
+        self.counters.add(entry.key.topic, -1)
+        self.save_soon()
+
+    def _close(
+        self,
+        entry: OpenTransaction,
+        decision: int,
+        offsets: Sequence[int],
+        op_records: Sequence[tuple[int, int]],
+    ) -> None:
+        """Close a transaction; ``offsets`` are those that its op records name."""
+        if entry.offsets != offsets:
+            late = [offset for offset in entry.offsets if offset not in offsets]
+            # A repeated send of the half arrived between the decision and its write.
+            self._unnamed += late
         self.open.remove(entry)
         self.recent.forget(entry)
         self.note_op_records(op_records)
         for offset in entry.offsets:
             self.remember(offset, decision)
-        self.counters.add(entry.key.topic, -1)
-        self.save_soon()
+
+    def apply(self, turn: Sequence[Staged]) -> None:
+        """Halves and decisions of a loop turn are written, in this order."""
+        changes: dict[str, int] = {}
+        now_ms = self._clock.time_ms()
+        is_decided = False
+        for entry, decision, final, offsets, op_records in turn:
+            if decision:
+                is_decided = True
+                self._close(entry, decision, offsets, op_records)
+                topic = entry.key.topic
+                changes[topic] = changes.get(topic, 0) - 1
+            elif self._open(entry, now_ms):
+                topic = entry.key.topic
+                changes[topic] = changes.get(topic, 0) + 1
+                if final is not None:
+                    self.recent.remember(entry, final)
+        for topic, change in changes.items():
+            self.counters.add(topic, change)
+        if is_decided:
+            self.save_soon()
 
     def remember(self, offset: int, decision: int) -> None:
         """Note the decision about the half at an offset."""
@@ -334,58 +335,6 @@ class Transactions:
         if needed is None:
             needed = self._storage.max_offset(OP_HALF_TOPIC, HALF_QUEUE)
         return half_offset, needed
-
-
-class _Turn:
-    """Changes memory when all that the fast path appended in a loop turn is written, or lost."""
-
-    __slots__ = ("_lost", "_written")
-
-    def __init__(self, written: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._written = written
-        self._lost = lost
-
-    def resolve(self, answer: Command) -> bool:
-        self._written()
-        return True
-
-    def fail(self, error: PenstockError) -> bool:
-        self._lost()
-        return True
-
-
-class _Then:
-    """Changes memory when something is written, then answers."""
-
-    __slots__ = ("_done", "_failed", "_target")
-
-    def __init__(
-        self,
-        target: Answered,
-        done: Callable[[], object],
-        failed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._target = target
-        self._done = done
-        self._failed = failed
-
-    def resolve(self, answer: Command) -> bool:
-        self._done()
-        return self._target.resolve(answer)
-
-    def fail(self, error: PenstockError) -> bool:
-        self._failed()
-        return self._target.fail(error)
-
-
-class _Decided(_Then):
-    """The same for a decision, which stands even if the disk is slow."""
-
-    __slots__ = ()
-
-    def resolve(self, answer: Command) -> bool:
-        answer.code = ResponseCode.SUCCESS
-        return super().resolve(answer)
 
 
 def _entry(half: HalfMessage, stored: Appended | Record) -> OpenTransaction:

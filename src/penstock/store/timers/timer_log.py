@@ -18,7 +18,8 @@ import contextlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from operator import add
+from itertools import repeat
+from operator import add, sub
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreDamaged
@@ -75,6 +76,15 @@ class Unit(NamedTuple):
         )
 
 
+class UnitRun(NamedTuple):
+    """Units side by side whose records are of one size and lie side by side, too."""
+
+    positions: Sequence[int]
+    written_ms: Sequence[int]
+    log_positions: range
+    record_size: int
+
+
 def _are_sound(rows: Sequence[tuple[int, ...]]) -> bool:
     """Whether all these can be units."""
     sizes, _, magics, written, _, positions, record_sizes, *_ = zip(*rows, strict=True)
@@ -109,6 +119,22 @@ def encode_unit(
         topic_hash,
         0,
     )
+
+
+def encode_units(
+    previous: Sequence[int],
+    magic: int,
+    written_ms: Sequence[int],
+    slots_ms: Sequence[int],
+    log_positions: Sequence[int],
+    record_size: int,
+    topic_hash: int,
+) -> bytes:
+    """`encode_unit` for many records of one size and topic."""
+    delays = map(sub, slots_ms, written_ms)
+    rows = zip(repeat(UNIT_BYTES), previous, repeat(magic), written_ms, delays, log_positions)
+    pack, behind = _UNIT.pack, (record_size, topic_hash, 0)
+    return b"".join([pack(*row, *behind) for row in rows])
 
 
 class TimerLog:
@@ -156,6 +182,16 @@ class TimerLog:
         """Add a unit at `next_position`; `write` puts it into the page cache."""
         self._staged.append(unit)
         self.end += UNIT_BYTES
+
+    def room(self) -> int:
+        """How many units fit into the segment of `next_position`."""
+        left = self.segment_bytes - self.next_position() % self.segment_bytes
+        return (left - BLANK_BYTES) // UNIT_BYTES
+
+    def stage_many(self, units: bytes) -> None:
+        """Add units at `next_position`; the segment has `room` for them."""
+        self._staged.append(units)
+        self.end += len(units)
 
     def write(self) -> None:
         """Write what is staged; on ``OSError`` nothing of it counts."""
@@ -225,20 +261,37 @@ class TimerLog:
 
     def units(self, positions: Sequence[int]) -> list[tuple[int, Unit]]:
         """The units at ascending positions, each with its own; those that are none are left out."""
-        if not positions:
-            return []
-        first, last = positions[0], positions[-1]
-        base = first - first % self.segment_bytes
-        size = last - first + UNIT_BYTES
-        view = self._view(base) if self.start <= first and last < self.end else None
-        if view is not None and size == UNIT_BYTES * len(positions) <= base + len(view) - first:
-            # Units of messages that were parked together lie side by side.
-            at = first - base
-            rows = list(_UNIT.iter_unpack(view[at : at + size]))
+        rows = self._rows(positions)
+        if rows is not None:
             found = list(zip(positions, map(Unit._make, rows), strict=True))
             return found if _are_sound(rows) else [one for one in found if one[1].is_sound]
         units = ((position, self.unit(position)) for position in positions)
         return [(position, unit) for position, unit in units if unit is not None]
+
+    def run(self, positions: Sequence[int]) -> UnitRun | None:
+        """`units` where units and records lie side by side; None where they do not."""
+        rows = self._rows(positions)
+        if rows is None or not _are_sound(rows):
+            return None
+        _, _, _, written, _, log_positions, sizes, *_ = zip(*rows, strict=True)
+        first, size, count = log_positions[0], sizes[0], len(rows)
+        side_by_side = range(first, first + count * size, size)
+        if sizes.count(size) != count or log_positions != tuple(side_by_side):
+            return None
+        return UnitRun(positions, written, side_by_side, size)
+
+    def _rows(self, positions: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """The units at ascending positions if they lie side by side, sound or not."""
+        if not positions:
+            return None
+        first, last = positions[0], positions[-1]
+        base = first - first % self.segment_bytes
+        size = last - first + UNIT_BYTES
+        view = self._view(base) if self.start <= first and last < self.end else None
+        if view is None or not size == UNIT_BYTES * len(positions) <= base + len(view) - first:
+            return None
+        at = first - base
+        return list(_UNIT.iter_unpack(view[at : at + size]))
 
     def run_before(self, position: int, stop: int, slot_ms: int) -> int:
         """How many units up to the one at ``position`` are a usual part of the chain of a slot.
