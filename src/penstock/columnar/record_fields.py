@@ -96,7 +96,7 @@ class RecordFields:
             self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
         self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
-        body_length = (
+        self.body_length = body_length = (
             self._at(self.body_start + _BODY_LENGTH, ">i4")
             if self.is_wide
             else self._field("body_length")
