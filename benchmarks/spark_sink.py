@@ -5,7 +5,8 @@ writer that only counts them, which shows the cost of Spark itself. A row is a c
 number: padding it (``lpad``) took Spark three microseconds per row, as long as the broker needs to
 store one. Broker and Spark share the two cores. Rates are rows per second of wall-clock time, until
 the last row is acknowledged. A third write has ``exactlyOnce`` false: what it costs that the broker
-looks for rows before it stores them.
+looks for rows before it stores them. A fourth has an ``idColumn``: each row is looked for and
+indexed.
 
     python -m benchmarks.spark_sink [--full | --tiny]
 """
@@ -62,7 +63,10 @@ def run(effort: Effort = QUICK) -> Figures:
         # Numbers of ten digits each, and a constant that Spark computes once.
         f"CAST(concat(repeat('x', {BODY_BYTES - 10}), 1000000000 + id) AS binary) AS body"
     )
-    rates: dict[str, list[float]] = {"topic": [], "counting": [], "at_least_once": []}
+    named = frame.selectExpr("body", "right(CAST(body AS string), 10) AS id")
+    rates: dict[str, list[float]] = {
+        name: [] for name in ("topic", "counting", "at_least_once", "by_id")
+    }
     with broker() as server:
         namesrv = nameserver(server)
         with Admin(namesrv=namesrv) as admin:
@@ -80,8 +84,10 @@ def run(effort: Effort = QUICK) -> Figures:
                 for more in (first, second)
             }
             topic, plain = found[0], found[1]
-            written += 2 * count
+            by_id = count / write(named, "penstock", {**into, "idColumn": "id"})
+            written += 3 * count
             if number:
+                rates["by_id"].append(by_id)
                 rates["at_least_once"].append(plain)
                 rates["counting"].append(counting)
                 rates["topic"].append(topic)
@@ -97,8 +103,10 @@ def run(effort: Effort = QUICK) -> Figures:
         "rows_per_second": median(rates["topic"]),
         "counting_rows_per_second": median(rates["counting"]),
         "at_least_once_rows_per_second": median(rates["at_least_once"]),
+        "by_id_rows_per_second": median(rates["by_id"]),
         **ratio(rates["topic"], rates["counting"]),
         "once": once,
+        "by_id": ratio(rates["by_id"], rates["at_least_once"]),
         "targets": [
             at_least("rows a second into topics", TARGET, median(rates["topic"])),
             at_least("exactly once to at least once", ONCE_TARGET, once["ratio"]),

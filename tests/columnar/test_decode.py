@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columnar.decode import BATCH_BYTES, BATCH_ROWS, Wanted, to_batches
+from penstock.columnar.decode import BATCH_BYTES, BATCH_ROWS, UnusualRecords, Wanted, to_batches
 from penstock.columnar.schema import ALL, arrow_schema
 from penstock.errors import ProtocolError
 from penstock.model.hosts import pack_host
@@ -196,6 +196,28 @@ def test_records_are_taken_from_their_positions_and_the_rest_is_not_looked_at() 
         positions=np.array([ends[0], ends[2]]),
     )
     assert rows(list(batches)) == [{"offset": 0, "body": b"body"}, {"offset": 1, "body": b"second"}]
+
+
+@pytest.mark.parametrize("lengths", [(7,), (0, 300, 7)])
+def test_records_may_be_taken_in_any_order(lengths: tuple[int, ...]) -> None:
+    made = [
+        record(n, bytes([65 + n]) * lengths[n % len(lengths)], b"KEYS\x01k%d\x02" % n)
+        for n in range(20)
+    ]
+    starts = np.cumsum([0, *map(len, made[:-1])])
+    order = np.array(random.Random(5).sample(range(20), 20))
+    batches = to_batches(
+        b"".join(made), broker="broker-a", wanted=Wanted(), positions=starts[order], offsets=order
+    )
+    found = rows(list(batches))
+    in_order = decode(b"".join(made))
+    assert found == [in_order[n] for n in order]
+
+
+def test_records_with_a_refused_flag_are_not_decoded() -> None:
+    made = record(0) + record(1, b"?", sys_flag=SysFlag.COMPRESSED)
+    with pytest.raises(UnusualRecords):
+        list(to_batches(made, broker="broker-a", wanted=Wanted(), refused_flags=SysFlag.COMPRESSED))
 
 
 def test_tags_are_compared_as_text() -> None:

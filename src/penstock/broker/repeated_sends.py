@@ -11,7 +11,7 @@ found by its first. Where only the first message has a unique id, the last one i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import ProtocolError
@@ -24,7 +24,7 @@ from penstock.protocol.extensions import (
     ROW_BY_ID,
     ROW_NAME,
 )
-from penstock.protocol.records.batches import BatchItem, iterate_batch
+from penstock.protocol.records.batches import BatchItem, batch_values, iterate_batch
 from penstock.protocol.records.codec import Record, decode_record
 from penstock.store import Draft, MessageStore
 
@@ -114,11 +114,14 @@ def find_repeated_batch(
     store: MessageStore, draft: Draft, body: bytes, since_ms: int = 0
 ) -> StoredBatch | None:
     """The stored batch that another one repeats; `ProtocolError`: it cannot be read."""
-    items = list(iterate_batch(body))
-    if not items:
+    head = next(iterate_batch(body), None)
+    if head is None:
         return None
+    items: list[BatchItem] = []
     # Batches that begin alike may go on differently: a sender has cut its messages in another way.
-    for first in _item_copies(store, draft, items[0], since_ms):
+    for first in _item_copies(store, draft, head, since_ms):
+        # Only now: nearly every batch is new, and to decode all of it takes as long as to store it.
+        items = items or list(iterate_batch(body))
         found = _whole_batch(store, draft.topic, items, first)
         if found is not None:
             return found
@@ -148,14 +151,25 @@ def _whole_batch(
     return StoredBatch(positions, first.queue_id, first.queue_offset)
 
 
+def possible_repeats(store: MessageStore, topic: str, body: bytes) -> list[int]:
+    """The numbers of the messages of a batch of which the index may have the unique id.
+
+    All others are surely new. `ProtocolError`: the batch cannot be read.
+    """
+    return store.possible_keys(topic, batch_values(body, UNIQUE_KEY))
+
+
 def split_repeated(
-    store: MessageStore, draft: Draft, items: Sequence[BatchItem]
+    store: MessageStore, draft: Draft, items: Sequence[BatchItem], possible: Container[int]
 ) -> tuple[list[Record], list[BatchItem]]:
-    """The stored messages that a batch repeats, each by its own id, and those to be stored."""
+    """The stored messages that a batch repeats, each by its own id, and those to be stored.
+
+    Only those with ``possible`` numbers are looked for.
+    """
     stored: list[Record] = []
     missing: list[BatchItem] = []
-    for item in items:
-        record = next(_item_copies(store, draft, item), None)
+    for number, item in enumerate(items):
+        record = next(_item_copies(store, draft, item), None) if number in possible else None
         if record is None:
             missing.append(item)
         else:

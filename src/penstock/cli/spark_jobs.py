@@ -140,6 +140,7 @@ def archive_topic(
 @option("--keep-queue", is_flag=True, help="Send to the queue of the same broker and number.")
 @option("--dry-run", is_flag=True, help="Count, and send nothing.")
 @option("--resume", "replay_id", metavar="ID", help="Send the rest of an interrupted replay.")
+@option("--allow-gaps", is_flag=True, help="Continue without messages that are gone.")
 @yes_flag
 @master_option
 @json_flag
@@ -156,6 +157,7 @@ def replay_messages(
     keys_file: Path | None,
     tag: str | None,
     dry_run: bool,
+    allow_gaps: bool,
     yes: bool,
     master: str | None,
     as_json: bool,
@@ -195,6 +197,7 @@ def replay_messages(
             keys=wanted,
             tags=tag,
             dry_run=dry_run,
+            fail_on_data_loss=not allow_gaps,
             on_start=_say_how_to_resume,
             **options,
             **common,

@@ -5,6 +5,7 @@ Everything here reads the buffers of an array, never a single value.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,23 @@ def fixed(data: bytes, count: int, width: int) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
+
+
+def pieces_of_one_length(data: memoryview, starts: Numbers, width: int) -> pa.Array:
+    """The ``width`` bytes at each of ``starts``, which must be inside of ``data``, as one array.
+
+    Copies of a known length need no look at where each one ends: half the time of Arrow's `take`.
+    """
+    views = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
+    copied = views[starts]
+    buffers = [None, _even_offsets(len(starts), width), pa.py_buffer(copied)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+
+
+@functools.lru_cache(maxsize=16)
+def _even_offsets(count: int, width: int) -> pa.Buffer:
+    """The offsets of values of one length; the next batch usually needs the same."""
+    return pa.py_buffer(np.arange(0, (count + 1) * width, width, dtype=np.int32))
 
 
 def offsets_of(values: pa.Array) -> Numbers:

@@ -22,6 +22,7 @@ from penstock.columnar.bad_records import (
     salvaged,
     whole_among,
 )
+from penstock.columnar.buffers import pieces_of_one_length
 from penstock.columnar.checksums import wrong_bodies
 from penstock.columnar.message_rows import message_row
 from penstock.columnar.property_table import Pieces, PropertyTable
@@ -41,6 +42,10 @@ BATCH_BYTES: Final = 8 << 20
 _MAX_SPAN: Final = (1 << 31) - 1  # what Arrow's 32-bit offsets reach
 _UNWRAP: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _ENDLESS: Final = (1 << 63) - 1
+
+
+class UnusualRecords(Exception):
+    """Records with a flag that `to_batches` was told to refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ def to_batches(
     lo: int = 0,
     hi: int | None = None,
     on_bad: OnBad = refuse_damage,
+    refused_flags: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """The messages in ``records`` as batches of ``wanted.columns``, in their order.
 
@@ -82,7 +88,8 @@ def to_batches(
     offsets. Messages with a queue offset outside ``lo <= offset < hi`` are left out. ``topic``
     replaces the topic of the records. Bodies are decompressed. ``on_bad`` decides about records
     that are damaged or unreadable; by default bytes that are not a record, and a wrong checksum,
-    raise ``ProtocolError``, and a body that does not decompress is null.
+    raise ``ProtocolError``, and a body that does not decompress is null. Records with one of the
+    ``refused_flags`` raise ``UnusualRecords``.
     """
     buffer = memoryview(records)
     maker = _BatchMaker(broker, topic, wanted, lo, _ENDLESS if hi is None else hi, on_bad)
@@ -105,6 +112,8 @@ def to_batches(
                 raise AssertionError("a record was refused, yet all are whole") from error
             starts, listed = starts[is_kept], None if listed is None else listed[is_kept]
             continue
+        if fields.all_flags & refused_flags:
+            raise UnusualRecords(f"flags {fields.all_flags & refused_flags:#x}")
         yield from maker.batches(part, fields)
         starts = starts[len(fields) :]
         listed = None if listed is None else listed[len(fields) :]
@@ -219,7 +228,7 @@ class _BatchMaker:
         """The decompressed bodies, and their count: they may be too large for one batch."""
         if "body" not in self._wanted.columns:
             return None, len(fields)
-        stored = Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all()
+        stored = _stored_bodies(buffer, fields)
         count = len(fields)
         is_compressed = None
         opened: dict[int, bytes | None] = {}
@@ -295,6 +304,15 @@ class _BatchMaker:
             if self._topic is not None:
                 rows = [{**row, "topic": self._topic} for row in rows]
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+
+def _stored_bodies(buffer: memoryview, fields: RecordFields) -> pa.Array:
+    """The bodies as they are stored."""
+    lengths = fields.body_length
+    width = int(lengths[0])
+    if width and (lengths == width).all():
+        return pieces_of_one_length(buffer, fields.body_start, width)
+    return Pieces(pa.py_buffer(buffer), fields.body_start, fields.body_end).all()
 
 
 def _replaced(stored: pa.Array, others: dict[int, bytes | None]) -> pa.Array:

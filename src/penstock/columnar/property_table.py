@@ -43,10 +43,12 @@ class Pieces:
 
     def __init__(self, data: pa.Buffer, starts: Numbers, ends: Numbers) -> None:
         self._count = len(starts)
-        bounds = np.empty(2 * self._count, np.int32)
-        bounds[0::2], bounds[1::2] = starts, ends
+        bounds = np.empty(2 * self._count + 1, np.int32)
+        bounds[0:-1:2], bounds[1::2] = starts, ends
+        # The parts may be in any order, but Arrow refuses an end before the beginning.
+        bounds[-1] = ends.max(initial=0)
         self._array = pa.Array.from_buffers(
-            pa.binary(), max(0, 2 * self._count - 1), [None, pa.py_buffer(bounds), data]
+            pa.binary(), 2 * self._count, [None, pa.py_buffer(bounds), data]
         )
 
     def all(self) -> pa.BinaryArray:

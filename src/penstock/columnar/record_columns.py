@@ -177,8 +177,9 @@ def _int32(numbers: Numbers) -> pa.Array:
 
 
 def _times(millis: Numbers) -> pa.Array:
-    micros = np.clip(millis, _FIRST_MS, _LAST_MS)
-    micros *= 1000
+    if len(millis) and (millis.min() < _FIRST_MS or millis.max() > _LAST_MS):
+        millis = np.clip(millis, _FIRST_MS, _LAST_MS)
+    micros = millis * 1000
     return pa.Array.from_buffers(_TIME, len(micros), [None, pa.py_buffer(micros)])
 
 

@@ -47,6 +47,8 @@ _STORE_HOST: Final = head_offset("store_host")
 _BODY_LENGTH: Final = head_offset("body_length") - BODY_POSITION
 _RECONSUME_TIMES: Final = head_offset("reconsume_times") - BODY_POSITION
 _SIZE: Final = struct.Struct(">i")
+_LONG_RUN: Final = 64
+"""For fewer records of one size, numpy takes longer than a loop."""
 _V1, _V2 = (int.from_bytes(magic.to_bytes(4, "big"), "little") for magic in (MAGIC_V1, MAGIC_V2))
 
 
@@ -96,7 +98,7 @@ class RecordFields:
             self._shift_born = np.where(flags & SysFlag.BORN_HOST_V6, _WIDER, 0)
             self._shift_store = np.where(flags & SysFlag.STORE_HOST_V6, _WIDER, 0)
         self.body_start = starts + (BODY_POSITION + self._shift_born + self._shift_store)
-        body_length = (
+        self.body_length = body_length = (
             self._at(self.body_start + _BODY_LENGTH, ">i4")
             if self.is_wide
             else self._field("body_length")
@@ -220,16 +222,42 @@ def record_sizes(buffer: memoryview, starts: Numbers) -> Numbers:
 def walk(buffer: memoryview) -> Numbers:
     """Where the records start that follow each other in ``buffer``, as in a pull answer."""
     starts: list[int] = []
+    runs: list[Numbers] = []
     append = starts.append
     unpack = _SIZE.unpack_from
-    position, total = 0, len(buffer)
+    position, total, last = 0, len(buffer), 0
+    next_attempt, pause = 0, _LONG_RUN
     try:
         while position < total:
             (size,) = unpack(buffer, position)
             if size < MIN_RECORD_BYTES:
                 decode_record(buffer, position)
+            if size == last and position >= next_attempt:
+                # Two of one size: often all are. Where not, attempts must not cost more and more.
+                count = _run_length(buffer, position, size)
+                if count > _LONG_RUN:
+                    runs += (np.array(starts, np.int64), position + size * np.arange(count))
+                    starts.clear()
+                    position += size * count
+                    continue
+                next_attempt = position + size * pause
+                pause *= 2
             append(position)
             position += size
+            last = size
     except struct.error:
         decode_record(buffer, position)
-    return np.array(starts, np.int64)
+    return np.concatenate([*runs, np.array(starts, np.int64)])
+
+
+def _run_length(buffer: memoryview, position: int, size: int) -> int:
+    """The number of records from ``position`` on that have this size; at least the first."""
+    # The last one may be cut off: its size is there, and whether it is whole is checked later.
+    most = (len(buffer) - position - _SIZE.size) // size + 1
+    for count in (min(most, _LONG_RUN + 1), most):
+        sizes = np.ndarray((count,), ">i4", buffer, position, strides=(size,))
+        differs = sizes != size
+        found = int(differs.argmax())
+        if differs[found]:
+            return found
+    return most

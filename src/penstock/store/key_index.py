@@ -51,6 +51,7 @@ _UNIT_LAYOUT = "iqii"
 _UNIT = struct.Struct(">" + _UNIT_LAYOUT)
 _pack_header = _HEADER.pack
 _pack_unit = _UNIT.pack_into
+_unpack_unit = _UNIT.unpack_from
 _pack_number = _NUMBER.pack
 _unpack_number = _NUMBER.unpack_from
 _unpack_native = struct.Struct("i").unpack
@@ -437,9 +438,7 @@ class KeyIndex:
     def _find_in_file(
         self, name: str, header: IndexHeader, hashed: int, begin_ms: int, end_ms: int
     ) -> Iterator[int]:
-        view: memoryview | None = self._view
-        if name != self._name or self._map is None:
-            view = self._maps.view(f"{self.directory}/{name}", self.shape.file_bytes)
+        view = self._file_view(name)
         if view is None:
             return
         slot_at = HEADER_BYTES + hashed % self.shape.slots * SLOT_BYTES
@@ -447,7 +446,7 @@ class KeyIndex:
         last = header.next_unit
         # Chains lead to ever smaller numbers; one that does not is damaged, and would not end.
         while 0 < number < last:
-            unit_hash, position, seconds, following = _UNIT.unpack_from(
+            unit_hash, position, seconds, following = _unpack_unit(
                 view, self._units_at + number * UNIT_BYTES
             )
             # Whole seconds are all a unit has: take those that may match, the reader compares.
@@ -459,6 +458,42 @@ class KeyIndex:
             ):
                 yield position
             last, number = number, following
+
+    def possible(self, hashes: Sequence[int]) -> list[int]:
+        """The places of those hashes that some message has, of any time; most often of none.
+
+        `find` yields nothing for the others. For many keys this takes a tenth of the time.
+        """
+        places: set[int] = set()
+        if self._memory is not None:
+            places.update(at for at, hashed in enumerate(hashes) if hashed in self._memory)
+        if self._map is not None:
+            self.headers[self._name] = self._header()
+        for name, header in list(self.headers.items()):
+            view = self._file_view(name)
+            if view is not None:
+                places.update(self._possible_in_file(view, header.next_unit, hashes))
+        return sorted(places)
+
+    def _possible_in_file(
+        self, view: memoryview, next_unit: int, hashes: Sequence[int]
+    ) -> Iterator[int]:
+        slots, units_at = self._slots, self._units_at
+        for at, hashed in enumerate(hashes):
+            (number,) = _unpack_number(view, HEADER_BYTES + hashed % slots * SLOT_BYTES)
+            last = next_unit
+            while 0 < number < last:
+                unit_hash, _, _, following = _unpack_unit(view, units_at + number * UNIT_BYTES)
+                if unit_hash == hashed:
+                    yield at
+                    break
+                last, number = number, following
+
+    def _file_view(self, name: str) -> memoryview | None:
+        """The bytes of a file; None if it is gone."""
+        if name == self._name and self._map is not None:
+            return self._view
+        return self._maps.view(f"{self.directory}/{name}", self.shape.file_bytes)
 
     # Flushing and removing
 

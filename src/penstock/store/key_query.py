@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.protocol.records.codec import decode_record
@@ -22,6 +23,19 @@ class QueryResult(NamedTuple):
     slices: list[memoryview]
     last_update_ms: int
     last_update_position: int
+
+
+def possible_keys(index: KeyIndex, topic: str, keys: Sequence[bytes]) -> list[int]:
+    """The places of the keys for which `find_by_key` may find a message; it finds none of others.
+
+    Most keys that are new have a hash that no message has, and that takes no look at the log.
+    """
+    if not keys:
+        return []
+    topic_hash = TopicHash(topic.encode("utf-8", "replace"))
+    if len(set(map(len, keys))) == 1:
+        return index.possible(topic_hash.hash_all(b"", keys))
+    return index.possible([topic_hash.hash(key) for key in keys])
 
 
 def find_by_key(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.errors import LifecycleError
 from penstock.store.appending import Appender
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, QueueEntry
-from penstock.store.key_query import QueryResult, find_by_key
+from penstock.store.key_query import QueryResult, find_by_key, possible_keys
 from penstock.store.queue_table import QueueTable
 from penstock.store.reading import Reader, ReadResult, TagFilter, offset_by_time
 from penstock.store.store_context import StoreContext
@@ -129,6 +129,14 @@ class StoreReading:
             return QueryResult([], 0, 0)
         self._appender.publish()
         return find_by_key(index, self._log, topic, key, max_count, begin_ms, end_ms)
+
+    def possible_keys(self, topic: str, keys: Sequence[bytes]) -> list[int]:
+        """The places of the keys for which `query` may find a message; it finds none of others."""
+        index = self._context.index
+        if index is None:
+            return []
+        self._appender.publish()
+        return possible_keys(index, topic, keys)
 
     def queues(self) -> Iterator[tuple[str, int]]:
         """Topic and number of every queue."""

@@ -178,6 +178,41 @@ async def test_messages_that_were_in_other_batches_are_found_one_by_one(tmp_path
         assert bodies == [b"1", b"2", b"3", b"4", b"5"]
 
 
+@in_virtual_time
+async def test_new_messages_whose_ids_have_the_hash_of_others_are_stored(tmp_path: Path) -> None:
+    # Java's hash of "Aa" is that of "BB", so the index seems to have these ids.
+    def items(numbers: range, pair: str) -> list[BatchItem]:
+        return [
+            BatchItem(b"%d" % n, f"UNIQ_KEY\x01ID-{pair}-{n:03d}\x02".encode()) for n in numbers
+        ]
+
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        await send_batch(wire, items(range(20), "Aa"), "each")
+        await send_batch(wire, items(range(20), "BB"), "each")
+        assert await max_offset(wire, "T") == 40
+        # Of these ten are there, five seem to be, and the rest is surely new.
+        some = [*items(range(10), "BB"), *items(range(20, 25), "Aa"), *items(range(40, 60), "C")]
+        await send_batch(wire, some, "each")
+        await send_batch(wire, some, "each")
+        await send_batch(wire, items(range(20, 25), "BB"), "each")
+        records = await all_records(wire, "T")
+        assert len(records) == 40 + 25 + 5
+        assert len({record.properties for record in records}) == len(records)
+
+
+@in_virtual_time
+async def test_a_batch_that_cannot_be_read_is_refused_with_any_mark(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        wire = await stage.connect(await stage.broker())
+        whole = encode_batch([BatchItem(b"a", b"UNIQ_KEY\x01ID\x02"), BatchItem(b"b")])
+        for mark in ("", "true", "recent", "each"):
+            properties = {REPEAT: mark} if mark else {}
+            answer = await wire.send("T", whole[:-3], properties=properties, batch=True)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL, mark
+        assert await max_offset(wire, "T") == 0
+
+
 async def send_together(broker: Broker, *heads: dict[str, object]) -> list[Command]:
     """The answers to requests that arrive in one loop turn."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import IllegalMessage, ProtocolError
+from penstock.model.properties import UNIQUE_KEY, value_of
 from penstock.model.record_layout import MIN_ITEM_BYTES
-from penstock.protocol.records.batches import BatchItem, decode_batch, encode_batch
+from penstock.protocol.records.batches import BatchItem, batch_values, decode_batch, encode_batch
 
 V9 = bytes.fromhex(
     "0000001f0000000000000000000000000000000161000854414753015431020000001c00000000000000000000"
@@ -102,3 +104,36 @@ def test_random_bytes_raise_protocol_errors_and_nothing_else(data: bytes) -> Non
 def test_what_no_batch_can_hold_is_refused(item: BatchItem, complaint: str) -> None:
     with pytest.raises(IllegalMessage, match=complaint):
         encode_batch([BatchItem(b"fine"), item])
+
+
+@given(
+    st.lists(
+        st.tuples(items, st.sampled_from([b"", b"UNIQ_KEY\x01A", b"UNIQ_KEY\x01BC\x02", b"\x02"])),
+        max_size=6,
+    )
+)
+def test_values_of_a_batch_are_those_of_its_messages(
+    several: list[tuple[BatchItem, bytes]],
+) -> None:
+    made = [item._replace(properties=item.properties + more) for item, more in several]
+    expected = [value_of(item.properties, UNIQUE_KEY) for item in made]
+    assert batch_values(encode_batch(made), UNIQUE_KEY) == expected
+
+
+@given(st.lists(items, min_size=1, max_size=4), st.data())
+def test_values_of_a_damaged_batch_are_refused_or_within_it(
+    several: list[BatchItem], data: st.DataObject
+) -> None:
+    body = bytearray(encode_batch(several))
+    at = data.draw(st.integers(0, len(body) - 1))
+    body[at] ^= data.draw(st.integers(1, 255))
+    cut = bytes(body[: data.draw(st.integers(0, len(body)))])
+    try:
+        found = batch_values(cut, UNIQUE_KEY)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            decode_batch(cut)
+        return
+    # Only the length of properties is left to the readers after it.
+    with contextlib.suppress(ProtocolError):
+        assert found == [value_of(item.properties, UNIQUE_KEY) for item in decode_batch(cut)]

@@ -31,6 +31,7 @@ from penstock.broker.repeated_sends import (
     find_parked,
     find_repeated,
     find_repeated_batch,
+    possible_repeats,
     repeat_mark,
     split_repeated,
 )
@@ -391,7 +392,15 @@ class Sending:
         store = self._storage.store
         missing: list[BatchItem] | None = None
         if mark.is_each:
-            records, missing = split_repeated(store, draft, batch_items(body))
+            try:
+                possible = possible_repeats(store, draft.topic, body)
+            except ProtocolError as error:
+                raise unreadable_batch(error) from error
+            if not possible:
+                return None, None
+            records, missing = split_repeated(store, draft, batch_items(body), set(possible))
+            if not records:
+                return None, None
             if missing:
                 return None, missing
             positions = [record.log_position for record in records]

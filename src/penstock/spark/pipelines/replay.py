@@ -24,9 +24,10 @@ from penstock.model.names import Property
 from penstock.protocol.validation import check_topic
 from penstock.spark.access_options import access_options
 from penstock.spark.pipelines.archive.directory import load_existing
+from penstock.spark.pipelines.archive.gaps import check_gaps
 from penstock.spark.pipelines.archive.reading import overlapping, read_files, store_day
-from penstock.spark.pipelines.archive.state import DataFile
-from penstock.spark.pipelines.files import open_files
+from penstock.spark.pipelines.archive.state import DataFile, State
+from penstock.spark.pipelines.files import Files, open_files
 from penstock.spark.pipelines.pacing import check_rate, paced, small_batches
 from penstock.spark.pipelines.progress import Progress, silent
 from penstock.spark.pipelines.spans import Queue, chunks, read_spans, topic_spans
@@ -97,6 +98,7 @@ def replay(
     dry_run: bool = False,
     replay_id: str | None = None,
     rows_per_step: int = ROWS_PER_STEP,
+    fail_on_data_loss: bool = True,
     namesrv: str | Iterable[str] | None = None,
     progress: Progress = silent,
     on_start: Callable[[str], None] | None = None,
@@ -116,6 +118,9 @@ def replay(
     ``rate`` is a limit in messages a second. ``dry_run`` only counts. A replay that was killed is
     finished by passing its ``replay_id``: what it sent is not sent again, nor is anything that was
     stored after it began. ``on_start`` is called with that id before the first message is sent.
+
+    Messages that are gone, or were before they could be archived, are an error before anything is
+    sent, or where it is noticed; with ``fail_on_data_loss=False`` they are left out with a warning.
     """
     began = time.monotonic()
     checked_topic(to)
@@ -125,7 +130,16 @@ def replay(
     access = ClusterAccess.of(namesrv, **keywords)
     bounds = _bounds(start, end)
     condition = _condition(bounds, keys, tags, where)
-    source = _source(spark, access, archive, topic, path, bounds, rows_per_step)
+    source = _source(
+        spark,
+        access,
+        archive,
+        topic,
+        path,
+        bounds,
+        rows_per_step,
+        fail_on_data_loss=fail_on_data_loss,
+    )
     chosen = [_Step(step.rows.where(condition), step.weight) for step in source.steps]
     total = sum(step.weight for step in chosen)
     before = 0
@@ -201,14 +215,20 @@ def _source(
     path: str | os.PathLike[str] | None,
     bounds: _Bounds,
     rows_per_step: int,
+    *,
+    fail_on_data_loss: bool,
 ) -> _Source:
     if archive is not None and topic is None and path is None:
-        return _from_archive(spark, archive, bounds, rows_per_step)
+        files = open_files(archive, spark)
+        state = load_existing(files)
+        check_gaps(state, str(files), *bounds, fail_on_data_loss=fail_on_data_loss)
+        return _from_archive(spark, files, state, bounds, rows_per_step)
+    fails = str(fail_on_data_loss).lower()
     if archive is None and topic is not None:
         check_topic(topic)
         if path is not None:
-            return _from_store(spark, access, topic, path)
-        return _from_topic(spark, access, topic, bounds, rows_per_step)
+            return _from_store(spark, access, topic, path, fails)
+        return _from_topic(spark, access, topic, bounds, rows_per_step, fails)
     raise InvalidArgument(
         "it is not clear what to replay",
         expected="archive=DIR, topic=NAME, or topic=NAME with path=DIR",
@@ -216,10 +236,8 @@ def _source(
 
 
 def _from_archive(
-    spark: SparkSession, directory: str | os.PathLike[str], bounds: _Bounds, rows_per_step: int
+    spark: SparkSession, files: Files, state: State, bounds: _Bounds, rows_per_step: int
 ) -> _Source:
-    files = open_files(directory, spark)
-    state = load_existing(files)
     found = overlapping(state.files, bounds.start_ms, bounds.end_ms)
     steps = [
         _Step(read_files(spark, files, state, part), sum(file.rows for file in part))
@@ -255,21 +273,29 @@ def _follow(before: Sequence[DataFile], after: Sequence[DataFile]) -> bool:
 
 
 def _from_topic(
-    spark: SparkSession, access: ClusterAccess, topic: str, bounds: _Bounds, rows_per_step: int
+    spark: SparkSession,
+    access: ClusterAccess,
+    topic: str,
+    bounds: _Bounds,
+    rows_per_step: int,
+    fails: str,
 ) -> _Source:
     with Admin(**access.as_keywords()) as admin:
         spans = topic_spans(admin, topic, bounds.start_ms, bounds.end_ms)
         # Read after the spans, so that none of their messages is later.
         latest = max((row.last_timestamp for row in admin.topic_stats(topic)), default=0)
     steps = [
-        _Step(read_spans(spark, access, topic, part), sum(span.count for span in part))
+        _Step(
+            read_spans(spark, access, topic, part, failOnDataLoss=fails),
+            sum(span.count for span in part),
+        )
         for part in chunks(spans, rows_per_step)
     ]
     return _Source(f"topic {topic}", steps, latest)
 
 
 def _from_store(
-    spark: SparkSession, access: ClusterAccess, topic: str, path: str | os.PathLike[str]
+    spark: SparkSession, access: ClusterAccess, topic: str, path: str | os.PathLike[str], fails: str
 ) -> _Source:
     rows = (
         spark.read.format("penstock")
@@ -277,6 +303,7 @@ def _from_store(
         .options(**access_options(access))
         .option("path", os.fspath(path))
         .option("topic", topic)
+        .option("failOnDataLoss", fails)
     )
     return _Source(f"topic {topic} of store {os.fspath(path)}", [_Step(rows.load(), 1)])
 

@@ -62,8 +62,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_LOOKED_UP: Final = 256
-"""Rows in a request that a broker has to look for one by one, while others wait."""
+MAX_LOOKED_UP: Final = 1024
+"""Rows in a request that a broker may have to look for one by one, while others wait.
+
+If none of them is there, which it usually knows at once, this is a short request.
+"""
 
 
 @dataclass

@@ -16,7 +16,9 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.spark.jvm import hadoop_configuration
 from penstock.spark.pipelines.archive.archive import archive
 from penstock.spark.pipelines.archive.reading import read_archive
+from penstock.spark.pipelines.replay import replay
 from penstock.spark.source.columns import spark_schema
+from penstock.spark.source.data_loss import DataLost
 from penstock.spark.source.progress_metrics import offsets_behind_latest
 
 from ..conftest import Shop
@@ -165,7 +167,21 @@ def test_what_the_broker_deletes_amid_a_run_is_reported_as_a_gap_and_not_counted
     assert gap.start == 0
     assert 0 < gap.end < 400
     assert result.archived == result.total == 400 - gap.end
-    rows = read_archive(spark, tmp_path / "archive").select("offset").collect()
+    with pytest.raises(DataLost, match=rf"messages 0 to {gap.end - 1} of queue 0 .*=False"):
+        read_archive(spark, tmp_path / "archive")
+    with pytest.raises(DataLost, match=f"messages 0 to {gap.end - 1} of queue 0"):
+        replay(spark, "again", archive=tmp_path / "archive", namesrv="127.0.0.1:1", dry_run=True)
+    result_of_rest = replay(
+        spark,
+        "again",
+        archive=tmp_path / "archive",
+        namesrv="127.0.0.1:1",
+        dry_run=True,
+        fail_on_data_loss=False,
+    )
+    assert result_of_rest.matched == 400 - gap.end
+    rest = read_archive(spark, tmp_path / "archive", fail_on_data_loss=False)
+    rows = rest.select("offset").collect()
     assert sorted(row["offset"] for row in rows) == list(range(gap.end, 400))
 
 

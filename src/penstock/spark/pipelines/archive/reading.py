@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.spark.pipelines.archive.directory import data_paths, load_existing
+from penstock.spark.pipelines.archive.gaps import check_gaps
 from penstock.spark.pipelines.archive.state import DataFile, State
 from penstock.spark.pipelines.files import Files, open_files
 
@@ -22,18 +23,21 @@ def read_archive(
     *,
     start_ms: int | None = None,
     end_ms: int | None = None,
+    fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """The rows of an archive, exactly those of its last commit.
 
     Unlike a plain read of the directory this is right at any time, even if a run was killed while
     it moved files. A run that compacts a day replaces its files: a frame made before fails then,
     and must be made again. With ``start_ms`` and ``end_ms`` (store time, exclusive) other files are
-    not opened.
+    not opened. Messages of that time that were gone before they could be archived are an error;
+    with ``fail_on_data_loss=False`` they are left out with a warning.
     """
     from pyspark.sql import functions as F
 
     files = open_files(directory, spark)
     state = load_existing(files)
+    check_gaps(state, str(files), start_ms, end_ms, fail_on_data_loss=fail_on_data_loss)
     rows = read_files(spark, files, state, overlapping(state.files, start_ms, end_ms))
     if start_ms is not None:
         rows = rows.where(F.unix_millis("store_timestamp") >= start_ms)
