@@ -141,7 +141,7 @@ class GrpcServer(Service):
             answer = unary.response(status=make_status(Code.BAD_REQUEST, str(error)))
         else:
             answer = await self.endpoint.call(name, request, self._caller(call))
-        call.write(answer.SerializeToString())
+        call.answer(answer.SerializeToString())
 
     async def _receive(self, call: Call) -> None:
         try:

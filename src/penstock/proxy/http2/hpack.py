@@ -32,6 +32,7 @@ _STATIC: Final = [
     (name, value.replace("_", " "))
     for name, _, value in (one.partition("=") for one in _STATIC_TEXT.split())
 ]
+_STATIC_ENTRIES: Final = len(_STATIC)
 
 # The code is canonical: it follows from the lengths of the codes of all 256 bytes and of the end.
 _CODE_LENGTHS: Final = bytes.fromhex(
@@ -99,20 +100,21 @@ def decode_huffman(data: bytes) -> bytes:
     """A string that is in Huffman code; raises `HeaderError`."""
     node = _ROOT
     parts: list[bytes] = []
+    append = parts.append
     for byte in data:
-        step = node.bytes_after.get(byte)
-        if step is None:
-            step = node.bytes_after[byte] = _step(node, byte)
-        part, node = step
-        if part:
-            parts.append(part)
+        try:
+            part, node = node.bytes_after[byte]
+        except KeyError:
+            part, node = _step(node, byte)
+        append(part)
     if not node.is_padding:
         raise HeaderError("a Huffman code is cut off")
     return b"".join(parts)
 
 
-def _step(node: _Node, byte: int) -> tuple[bytes, _Node]:
+def _step(begin: _Node, byte: int) -> tuple[bytes, _Node]:
     made = bytearray()
+    node = begin
     for shift in range(7, -1, -1):
         following = node.next[byte >> shift & 1]
         assert following is not None, "the code is complete"
@@ -122,7 +124,8 @@ def _step(node: _Node, byte: int) -> tuple[bytes, _Node]:
                 raise HeaderError("a Huffman code has the end in it")
             made.append(node.symbol)
             node = _ROOT
-    return bytes(made), node
+    step = begin.bytes_after[byte] = bytes(made), node
+    return step
 
 
 class HeaderDecoder:
@@ -148,15 +151,22 @@ class HeaderDecoder:
         is_lasting = True
         room = MAX_LIST_BYTES
         position, end = 0, len(block)
+        table = self._table
         try:
             while position < end:
                 first = block[position]
-                if first & 0x80:
-                    index = first & 0x7F
-                    if index == 0x7F:
-                        index, position = _integer(block, position, 0x7F)
+                # Nearly all headers of a call are entries of a table with a number below 127: they
+                # are read here, without another function.
+                if first > 0x80 and first != 0xFF:
+                    position += 1
+                    index = first - 0x80
+                    if index <= _STATIC_ENTRIES:
+                        name, value = _STATIC[index - 1]
                     else:
-                        position += 1
+                        place = index - _STATIC_ENTRIES
+                        name, value = table[-place] if place <= len(table) else self._entry(index)
+                elif first & 0x80:
+                    index, position = _integer(block, position, 0x7F)
                     name, value = self._entry(index)
                 elif first & 0xE0 == 0x20:
                     size, position = _integer(block, position, 0x1F)
@@ -194,11 +204,11 @@ class HeaderDecoder:
             self._known[block] = headers
 
     def _entry(self, index: int) -> tuple[str, str]:
-        if index <= len(_STATIC):
+        if index <= _STATIC_ENTRIES:
             if not index:
                 raise HeaderError("a header with the index 0")
             return _STATIC[index - 1]
-        place = index - len(_STATIC)
+        place = index - _STATIC_ENTRIES
         if place > len(self._table):
             raise HeaderError(f"no header has the index {index}")
         return self._table[-place]
