@@ -28,11 +28,19 @@ _STATIC_TEXT: Final = """
     proxy-authorization range referer refresh retry-after server set-cookie
     strict-transport-security transfer-encoding user-agent vary via www-authenticate
 """
+_Entry = tuple[str, str, int]
+"""A header, and what it counts."""
+
+
+def _entry(name: str, value: str) -> _Entry:
+    return name, value, len(name) + len(value) + _ENTRY_BYTES
+
+
 _STATIC: Final = [
-    (name, value.replace("_", " "))
+    _entry(name, value.replace("_", " "))
     for name, _, value in (one.partition("=") for one in _STATIC_TEXT.split())
 ]
-_STATIC_ENTRIES: Final = len(_STATIC)
+_NEWEST: Final = len(_STATIC)
 
 # The code is canonical: it follows from the lengths of the codes of all 256 bytes and of the end.
 _CODE_LENGTHS: Final = bytes.fromhex(
@@ -132,8 +140,8 @@ class HeaderDecoder:
     """Decodes the header blocks of one connection, in their order."""
 
     def __init__(self) -> None:
-        self._table: list[tuple[str, str]] = []
-        """The dynamic table; the newest entry is the last one."""
+        self._table = list(_STATIC)
+        """The static table, then the dynamic one, which begins with its newest entry."""
         self._size = 0
         self._max_size = MAX_TABLE_BYTES
         self._known: dict[bytes, dict[str, str]] = {}
@@ -157,17 +165,14 @@ class HeaderDecoder:
                 first = block[position]
                 # Nearly all headers of a call are entries of a table with a number below 127: they
                 # are read here, without another function.
-                if first > 0x80 and first != 0xFF:
+                if 0x80 < first < 0xFF:
                     position += 1
                     index = first - 0x80
-                    if index <= _STATIC_ENTRIES:
-                        name, value = _STATIC[index - 1]
-                    else:
-                        place = index - _STATIC_ENTRIES
-                        name, value = table[-place] if place <= len(table) else self._entry(index)
+                    entry = table[index - 1] if index <= len(table) else self._entry(index)
+                    name, value, size = entry
                 elif first & 0x80:
                     index, position = _integer(block, position, 0x7F)
-                    name, value = self._entry(index)
+                    name, value, size = self._entry(index)
                 elif first & 0xE0 == 0x20:
                     size, position = _integer(block, position, 0x1F)
                     if size > MAX_TABLE_BYTES or headers:
@@ -183,10 +188,12 @@ class HeaderDecoder:
                     else:
                         name, position = _string(block, position)
                     value, position = _string(block, position)
+                    entry = _entry(name, value)
+                    size = entry[2]
                     if is_added:
-                        self._add(name, value)
+                        self._add(entry)
                         is_lasting = False
-                room -= len(name) + len(value) + _ENTRY_BYTES
+                room -= size
                 if room >= 0:
                     headers[name] = value
         except IndexError:
@@ -203,21 +210,18 @@ class HeaderDecoder:
         if len(block) <= _MAX_KNOWN_BYTES:
             self._known[block] = headers
 
-    def _entry(self, index: int) -> tuple[str, str]:
-        if index <= _STATIC_ENTRIES:
-            if not index:
-                raise HeaderError("a header with the index 0")
-            return _STATIC[index - 1]
-        place = index - _STATIC_ENTRIES
-        if place > len(self._table):
+    def _entry(self, index: int) -> _Entry:
+        if not index:
+            raise HeaderError("a header with the index 0")
+        if index > len(self._table):
             raise HeaderError(f"no header has the index {index}")
-        return self._table[-place]
+        return self._table[index - 1]
 
-    def _add(self, name: str, value: str) -> None:
+    def _add(self, entry: _Entry) -> None:
         # At once: a block that changes the table may be refused in the end.
         self._known.clear()
-        self._table.append((name, value))
-        self._size += len(name) + len(value) + _ENTRY_BYTES
+        self._table.insert(_NEWEST, entry)
+        self._size += entry[2]
         if self._size > self._max_size:
             self._shrink()
 
@@ -227,12 +231,8 @@ class HeaderDecoder:
         self._shrink()
 
     def _shrink(self) -> None:
-        gone = 0
         while self._size > self._max_size:
-            name, value = self._table[gone]
-            self._size -= len(name) + len(value) + _ENTRY_BYTES
-            gone += 1
-        del self._table[:gone]
+            self._size -= self._table.pop()[2]
 
 
 def _integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
