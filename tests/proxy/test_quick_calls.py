@@ -6,13 +6,20 @@ import asyncio
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.proxy.lab import GROUP, TOPIC, Lab, LabClient, handle_of, message
 from tests.support.asking import all_records, properties
 from tests.support.stage import in_virtual_time
 
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.commands import Command
+from penstock.protocol.headers.codec import encode_header
+from penstock.protocol.headers.pop import AckMessage
+from penstock.proxy.handlers.finishing import ack_command
 from penstock.proxy.receipts import Receipt
+from penstock.proxy.renewals import Delivery
 from penstock.proxy.times import duration, timestamp
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import Code, Encoding, MessageType
@@ -227,3 +234,23 @@ def acknowledgement(handle: str) -> wire.AckMessageRequest:
         topic=wire.Resource(name=TOPIC),
         entries=[wire.AckMessageEntry(message_id="m", receipt_handle=handle)],
     )
+
+
+def test_the_fields_of_an_acknowledgement_are_those_of_its_header() -> None:
+    for text in (
+        "7 1790000000000 60000 3 0 broker-a 2 9 4711",
+        "7 1 2 3 1 b 2 9",
+        "7 1 2 3 2 b 2 9",
+    ):
+        receipt = Receipt.parse(text)
+        delivery = Delivery(Mock(), GROUP, TOPIC)
+        handle = receipt.handle
+        header = AckMessage(
+            GROUP,
+            receipt.real_topic(GROUP, TOPIC),
+            handle.queue_id,
+            " ".join(map(str, handle)),
+            handle.queue_offset,
+        )
+        ext = {**encode_header(header), "bname": handle.broker_name}
+        assert ack_command(delivery, receipt) == Command(RequestCode.ACK_MESSAGE, ext=ext)

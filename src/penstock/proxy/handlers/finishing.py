@@ -9,7 +9,6 @@ from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
-from penstock.protocol.headers.pop import AckMessage
 from penstock.protocol.headers.send import SendBack
 from penstock.proxy.clients import Client
 from penstock.proxy.endpoint_parts import Parts
@@ -145,14 +144,15 @@ async def acknowledge(delivery: Delivery, receipt: Receipt) -> None:
 def ack_command(delivery: Delivery, receipt: Receipt) -> Command:
     """The request that ends a message."""
     handle = receipt.handle
-    header = AckMessage(
-        delivery.group,
-        receipt.real_topic(delivery.group, delivery.topic),
-        handle.queue_id,
-        str(handle),
-        handle.queue_offset,
-    )
-    ext = {**encode_header(header), "bname": handle.broker_name}
+    # The fields of the header `AckMessage`, written out: this is done for every message.
+    ext = {
+        "consumerGroup": delivery.group,
+        "topic": receipt.real_topic(delivery.group, delivery.topic),
+        "queueId": str(handle.queue_id),
+        "extraInfo": str(handle),
+        "offset": str(handle.queue_offset),
+        "bname": handle.broker_name,
+    }
     return Command(RequestCode.ACK_MESSAGE, ext=ext)
 
 
