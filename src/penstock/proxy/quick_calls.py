@@ -130,7 +130,7 @@ class QuickCalls:
         return True
 
     def _client(self, client_id: str) -> Client | None:
-        """The client of a call that nobody signs."""
+        """The client of a call, where calls are not signed."""
         backend = self._parts.backend
         if backend.users is not None or backend.own_signer is not None:
             return None

@@ -19,6 +19,7 @@ from penstock.proxy.wire.codes import DigestType, Encoding, MessageType
 from penstock.proxy.wire.messages import ReceiveMessageResponse
 from penstock.proxy.wire.quick_responses import (
     field,
+    host,
     number,
     receive_response,
     text,
@@ -36,7 +37,9 @@ _RARE: Final = DELAYS | {
     DEAD_TOPIC,
 }
 """Properties that change the type of a message, or add a field to it."""
-_DIGEST: Final = number(b"\x08", DigestType.MD5) + b"\x12\x20"
+_KEYS: Final = Property.KEYS
+_DIGEST: Final = b"\x22\x24" + number(b"\x08", DigestType.MD5) + b"\x12\x20"
+"""What is before the 32 characters of a checksum."""
 _KIND: Final = number(b"\x28", Encoding.IDENTITY) + number(b"\x30", MessageType.NORMAL)
 
 
@@ -51,14 +54,15 @@ def delivery_response(stored: StoredMessage, topic: str, receipt_handle: str) ->
     system = b"".join(
         (
             b"" if tag is None else field(b"\x0a", tag.encode()),
-            *[text(b"\x12", key) for key in stored.keys],
+            b"".join([text(b"\x12", key) for key in stored.keys]) if _KEYS in properties else b"",
             text(b"\x1a", stored.msg_id),
-            field(b"\x22", _DIGEST + checksum.encode()),
+            _DIGEST,
+            checksum.encode(),
             _KIND,
             timestamp(b"\x3a", stored.born_timestamp),
-            text(b"\x42", properties.get(BORN_HOST) or stored.born_host),
+            host(b"\x42", properties.get(BORN_HOST) or stored.born_host),
             timestamp(b"\x4a", stored.store_timestamp),
-            text(b"\x52", stored.store_host),
+            host(b"\x52", stored.store_host),
             field(b"\x62", receipt_handle.encode()),
             number(b"\x68", stored.queue.queue_id),
             b"\x70",

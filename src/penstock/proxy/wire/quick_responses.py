@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 _MAX_SHORT: Final = 1024
+_MAX_HOSTS: Final = 256
 _MAX_TIMES: Final = 1024
 """Messages that are stored together have their times in common."""
 
@@ -40,12 +41,19 @@ def varint(value: int) -> bytes:
 
 def field(tag: bytes, content: bytes) -> bytes:
     """A text or a message, with its length."""
-    return tag + varint(len(content)) + content
+    size = len(content)
+    return tag + (_SHORT[size] if size < _MAX_SHORT else _varint(size)) + content
 
 
 def text(tag: bytes, value: str) -> bytes:
     """A text; nothing if it is empty."""
     return field(tag, value.encode()) if value else b""
+
+
+@lru_cache(_MAX_HOSTS)
+def host(tag: bytes, value: str) -> bytes:
+    """The `text` of an address, of which there are few."""
+    return text(tag, value)
 
 
 def number(tag: bytes, value: int) -> bytes:
