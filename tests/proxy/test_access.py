@@ -82,7 +82,8 @@ async def receive(endpoint: Endpoint, who: Caller, topic: str = TOPIC) -> Any:
         invisible_duration=duration(30),
         long_polling_timeout=duration(0),
     )
-    return (await endpoint.receive(request, who)).responses
+    received = await endpoint.receive(request, who)
+    return [wire.ReceiveMessageResponse.FromString(one) for one in received.responses]
 
 
 def test_the_signature_of_the_reference() -> None:

@@ -42,6 +42,9 @@ class Backend(Protocol):
         is asked to do in any case.
         """
 
+    def known_topic(self, name: str) -> TopicFacts | None:
+        """A topic whose facts are at hand, a second old at most; None: they are to be asked for."""
+
     async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
         """A group, as its first use would create it; raises `GroupNotFound`."""
 

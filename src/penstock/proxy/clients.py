@@ -69,6 +69,7 @@ class Client:
         self.id = caller.client_id
         self.address = caller.address
         self.language = caller.language
+        self._language = _LANGUAGES.get(caller.language.upper(), Language.OTHER)
         self.version = caller.version
         self.signer = signer
         self.type = ClientType.UNSPECIFIED
@@ -118,13 +119,18 @@ class Client:
 
     def signed(self, command: Command) -> Command:
         """A command in the name of the client."""
-        command.language = _LANGUAGES.get(self.language.upper(), Language.OTHER)
+        command.language = self._language
         return command if self.signer is None else self.signer.sign(command)
+
+    def open_peer(self, broker_name: str) -> Peer | None:
+        """The connection to a broker, if there is one."""
+        found = self._peers.get(broker_name)
+        return None if found is None or found.is_closed else found
 
     async def peer(self, broker_name: str) -> Peer:
         """The connection to a broker, made if need be."""
-        found = self._peers.get(broker_name)
-        if found is not None and not found.is_closed:
+        found = self.open_peer(broker_name)
+        if found is not None:
             return found
         async with self._connecting[broker_name]:
             found = self._peers.get(broker_name)
@@ -241,6 +247,15 @@ class Clients:
         client.last_seen = self._clock.monotonic()
         client.signer = signer
         self._clients.move_to_end(key)
+        return client
+
+    def known(self, client_id: str) -> Client | None:
+        """The client of a call without a user, if it is known; it was heard of now."""
+        key = ("", client_id)
+        client = self._clients.get(key)
+        if client is not None:
+            client.last_seen = self._clock.monotonic()
+            self._clients.move_to_end(key)
         return client
 
     def remove(self, client: Client) -> None:

@@ -21,8 +21,8 @@ from penstock.proxy.wire.messages import (
     SystemProperties,
 )
 
-_DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-_DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
 
 def make_message(stored: StoredMessage, topic: str, receipt_handle: str | None = None) -> Message:
@@ -78,7 +78,7 @@ def _add_rest(system: SystemProperties, properties: Mapping[str, str]) -> None:
     priority = properties.get(Property.PRIORITY, "")
     if priority.isascii() and priority.isdecimal() and len(priority) <= 9:
         system.priority = int(priority)
-    if _DEAD_TOPIC in properties and _DEAD_ID in properties:
+    if DEAD_TOPIC in properties and DEAD_ID in properties:
         system.dead_letter_queue.CopyFrom(
-            DeadLetterQueue(topic=properties[_DEAD_TOPIC], message_id=properties[_DEAD_ID])
+            DeadLetterQueue(topic=properties[DEAD_TOPIC], message_id=properties[DEAD_ID])
         )

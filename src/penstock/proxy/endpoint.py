@@ -22,7 +22,7 @@ from penstock.proxy.handlers.finishing import (
     change_invisible_duration,
     forward_to_dead_letter_queue,
 )
-from penstock.proxy.handlers.receiving import Received, receive_message
+from penstock.proxy.handlers.receiving import Received, receive_message, status_response
 from penstock.proxy.handlers.routes import query_assignment, query_route
 from penstock.proxy.handlers.sending import recall_message, send_message
 from penstock.proxy.handlers.sessions import (
@@ -32,6 +32,7 @@ from penstock.proxy.handlers.sessions import (
     take_settings,
 )
 from penstock.proxy.handlers.transactions import end_transaction, recover_orphan
+from penstock.proxy.quick_calls import QuickCalls
 from penstock.proxy.renewals import LONGEST_SECONDS, ROUND_SECONDS, Renewals
 from penstock.proxy.statuses import Refused, status_of
 from penstock.proxy.streams import Stream
@@ -117,6 +118,7 @@ class Endpoint(Service):
             advertised=self._own_endpoints,
             in_background=self._start,
         )
+        self.quick = QuickCalls(self.parts)
         self._access = Access(lambda: backend.users, clock, backend.own_signer)
 
     # Calls
@@ -138,7 +140,7 @@ class Endpoint(Service):
             client = await self._known(caller)
             return await receive_message(self.parts, client, request, caller.deadline)
         except Exception as error:
-            return Received([wire.ReceiveMessageResponse(status=status_of(error))])
+            return Received([status_response(status_of(error))])
 
     def not_delivered(self, received: Received, written: int) -> None:
         """The client of a poll is gone after so many responses."""

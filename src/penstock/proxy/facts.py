@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.model.names import READ, WRITE
@@ -66,6 +66,17 @@ class TopicFacts:
     message_type: str
     """As the attribute of the topic has it; empty means NORMAL."""
     brokers: Sequence[TopicAtBroker]
+    writable: Sequence[tuple[str, int]] = field(init=False, compare=False)
+    """The queues that messages are sent to: broker and id, in order. Each send needs them."""
+
+    def __post_init__(self) -> None:
+        queues = sorted(
+            (at.broker_name, queue_id)
+            for at in self.brokers
+            if at.perm & WRITE
+            for queue_id in range(at.write_queues)
+        )
+        object.__setattr__(self, "writable", queues)
 
     def accepted_types(self) -> Sequence[MessageType]:
         """The types of messages that the topic takes."""
@@ -79,15 +90,6 @@ class TopicFacts:
     def accepts(self, message_type: MessageType) -> bool:
         """Whether messages of a type may be sent to it."""
         return self.message_type == MIXED or message_type in self.accepted_types()
-
-    def writable(self) -> list[tuple[str, int]]:
-        """The queues that messages are sent to: broker and id, in order."""
-        return sorted(
-            (at.broker_name, queue_id)
-            for at in self.brokers
-            if at.perm & WRITE
-            for queue_id in range(at.write_queues)
-        )
 
     def readable(self) -> list[TopicAtBroker]:
         """The brokers where it can be read."""

@@ -41,6 +41,9 @@ class LocalBackend:
         return self._broker.state.config.broker_name
 
     async def topic(self, name: str, *, is_fresh: bool = False) -> TopicFacts | None:
+        return self.known_topic(name)
+
+    def known_topic(self, name: str) -> TopicFacts | None:
         config = self._broker.state.topics.get(name)
         return None if config is None else topic_facts(name, {self._name: config})
 

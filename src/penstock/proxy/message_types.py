@@ -9,11 +9,13 @@ from penstock.model.names import Property
 from penstock.proxy.wire.codes import MessageType
 
 LITE_TOPIC: Final = "__LITE_TOPIC"
-_DELAYS: Final = (
-    Property.DELAY,
-    Property.TIMER_DELIVER_MS,
-    Property.TIMER_DELAY_SECONDS,
-    Property.TIMER_DELAY_MS,
+DELAYS: Final = frozenset(
+    (
+        Property.DELAY,
+        Property.TIMER_DELIVER_MS,
+        Property.TIMER_DELAY_SECONDS,
+        Property.TIMER_DELAY_MS,
+    )
 )
 
 
@@ -21,7 +23,7 @@ def type_of(properties: Mapping[str, str]) -> MessageType:
     """The type of a message with these properties; the first rule that fits decides."""
     if properties.get(Property.TRANSACTION_PREPARED, "").lower() == "true":
         return MessageType.TRANSACTION
-    if any(key in properties for key in _DELAYS):
+    if not DELAYS.isdisjoint(properties):
         return MessageType.DELAY
     if Property.SHARDING_KEY in properties:
         return MessageType.FIFO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from penstock.model.names import (
@@ -21,9 +22,12 @@ _SYSTEM_TOPICS: Final = frozenset(
     {*UNSENDABLE_TOPICS, DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"}
 )
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_MAX_LEGAL: Final = 1024
+"""Names that were found legal and are not checked again; the longest has 255 characters."""
 _EXPECTED: Final = "letters, digits, %, |, _ and -"
 
 
+@lru_cache(_MAX_LEGAL)
 def topic_name(name: str) -> str:
     """The name of a topic, if it is legal and not one of the system's."""
     if not name.strip():
@@ -39,6 +43,7 @@ def topic_name(name: str) -> str:
     return name
 
 
+@lru_cache(_MAX_LEGAL)
 def group_name(name: str) -> str:
     """The name of a consumer group, if it is legal and not one of the system's."""
     if not name.strip():

@@ -69,9 +69,9 @@ class _Known(Generic[_T]):
     ) -> _T:
         if is_fresh:
             return await self._find(name, find)
-        known = self._facts.get(name)
-        if known is not None and self._clock.monotonic() - known[0] < _FRESH_SECONDS:
-            return known[1]
+        known = self.at_hand(name)
+        if known is not None:
+            return known
         # All calls of a busy client need the same facts at the same time: one of them asks.
         task = self._finding.get(name)
         if task is None:
@@ -81,6 +81,13 @@ class _Known(Generic[_T]):
         # Not awaited directly: a cancelled call must not cancel it for the others.
         await asyncio.wait((task,))
         return task.result()
+
+    def at_hand(self, name: str) -> _T | None:
+        """What was found of late."""
+        known = self._facts.get(name)
+        if known is not None and self._clock.monotonic() - known[0] < _FRESH_SECONDS:
+            return known[1]
+        return None
 
     async def _find(self, name: str, find: Callable[[str], Coroutine[Any, Any, _T]]) -> _T:
         now = self._clock.monotonic()
@@ -145,6 +152,9 @@ class RemoteBackend(Service):
 
     async def topic(self, name: str, *, is_fresh: bool = False) -> TopicFacts | None:
         return await self._topics.get(name, self._find_topic, is_fresh=is_fresh)
+
+    def known_topic(self, name: str) -> TopicFacts | None:
+        return self._topics.at_hand(name)
 
     async def _find_topic(self, name: str) -> TopicFacts | None:
         header = GetRouteInfo(name, accept_standard_json_only=True)

@@ -145,6 +145,14 @@ class Renewals:
             await asyncio.wait((found.changing,))
         return found
 
+    def find(self, group: str, topic: str, receipt: Receipt) -> Renewed | None:
+        """The message that a receipt is of, if it is renewed."""
+        return self._renewed.get(_key(group, topic, receipt))
+
+    def drop(self, renewed: Renewed) -> None:
+        """End the renewal of a message that is not being changed."""
+        self._renewed.pop(renewed.key, None)
+
     def put_back(self, renewed: Renewed) -> None:
         """Go on with the renewal of a message that was taken, as it was not finished."""
         if not renewed.delivery.client.is_gone:

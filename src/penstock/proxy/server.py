@@ -19,9 +19,11 @@ from google.protobuf.message import DecodeError
 
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import UNARY, Endpoint, Unary, failure_text
+from penstock.proxy.handlers.receiving import status_response
 from penstock.proxy.http2.call import Call, Method
 from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
 from penstock.proxy.http2.listening import MAX_CONNECTIONS, Http2Server
+from penstock.proxy.quick_calls import QuickCall
 from penstock.proxy.statuses import Refused, make_status
 from penstock.proxy.streams import Stream
 from penstock.proxy.wire import messages as wire
@@ -43,6 +45,7 @@ _MAX_UNTAKEN: Final = 1 << 20
 """Bytes of a poll that wait for the client; the rest waits as messages."""
 MAX_HANDSHAKES: Final = MAX_CONNECTIONS // 4
 """Connections that wait for their TLS handshake."""
+_CLIENT_ID: Final = "x-mq-client-id"
 _SENDING: Final = "SendMessage"
 _STOP_SECONDS: Final = 1.0
 
@@ -106,6 +109,7 @@ class GrpcServer(Service):
             f"/{SERVICE}/{name}": Method(
                 functools.partial(self._unary, name, unary),
                 max_message=MAX_REQUEST_BYTES if name == _SENDING else MAX_SMALL_BYTES,
+                quick=_quick(self.endpoint.quick.by_name.get(name)),
             )
             for name, unary in UNARY.items()
         }
@@ -121,7 +125,7 @@ class GrpcServer(Service):
         get = call.headers.get
         timeout = call.timeout
         return Caller(
-            client_id=get("x-mq-client-id", ""),
+            client_id=get(_CLIENT_ID, ""),
             address=call.remote,
             language=get("x-mq-language", ""),
             version=get("x-mq-client-version", ""),
@@ -141,20 +145,20 @@ class GrpcServer(Service):
             answer = unary.response(status=make_status(Code.BAD_REQUEST, str(error)))
         else:
             answer = await self.endpoint.call(name, request, self._caller(call))
-        call.write(answer.SerializeToString())
+        call.answer(answer.SerializeToString())
 
     async def _receive(self, call: Call) -> None:
         try:
             request = wire.ReceiveMessageRequest.FromString(call.message)
         except DecodeError as error:
             status = make_status(Code.BAD_REQUEST, str(error))
-            call.write(wire.ReceiveMessageResponse(status=status).SerializeToString())
+            call.write(status_response(status))
             return
         received = await self.endpoint.receive(request, self._caller(call))
         ends: list[int] = []
         try:
             for response in received.responses:
-                call.write(response.SerializeToString())
+                call.write(response)
                 ends.append(call.queued)
                 if len(call.pending) > _MAX_UNTAKEN:
                     await call.drain()
@@ -189,6 +193,21 @@ class GrpcServer(Service):
             stream.end(Refused(Code.BAD_REQUEST, str(error)))
         finally:
             stream.end()
+
+
+def _quick(serve: QuickCall | None) -> Callable[[Call], bool] | None:
+    """A fast path of the endpoint as one of the server."""
+    if serve is None:
+        return None
+
+    def take(call: Call) -> bool:
+        if not serve(call.headers.get(_CLIENT_ID, ""), call.message, call.answer):
+            return False
+        # It is not needed any more, and the answer of the broker may take a while.
+        call.message = b""
+        return True
+
+    return take
 
 
 def _accept(

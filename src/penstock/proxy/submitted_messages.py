@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.names import Property
@@ -58,17 +59,20 @@ def read_message(message: Message, *, address: str, now_ms: int) -> Submitted:
     """Check a message in the order of the API; raises `Refused`."""
     topic = topic_name(message.topic.name)
     system = message.system_properties
-    _check_body(message.body)
-    user = dict(message.user_properties)
-    _check_properties(user, system)
+    body = message.body
+    _check_body(body)
+    # Most messages have no properties: even an empty map takes a while to become a dictionary.
+    user = dict(message.user_properties) if len(message.user_properties) else {}
+    keys = list(system.keys)
+    _check_properties(user, keys, system)
     message_id = system.message_id
     if not message_id.strip():
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message has no id")
     properties = {key: value for key, value in user.items() if value}
     if system.HasField("tag"):
         properties[Property.TAGS] = system.tag
-    if len(system.keys):
-        properties[Property.KEYS] = " ".join(system.keys)
+    if keys:
+        properties[Property.KEYS] = " ".join(keys)
     properties[Property.UNIQUE_KEY] = message_id
     properties[Property.PRODUCER_GROUP] = topic
     properties[BORN_HOST] = _without_controls(system.born_host) or address
@@ -77,7 +81,6 @@ def read_message(message: Message, *, address: str, now_ms: int) -> Submitted:
     sys_flag = _add_kind(properties, system, now_ms)
     born_ms = to_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
     properties[Property.BORN_TIMESTAMP] = str(born_ms)
-    body = message.body
     if system.body_encoding == Encoding.GZIP:
         if body.startswith(_GZIP_MAGIC):
             body = _inflated(body)
@@ -113,7 +116,7 @@ def _too_large(size: int) -> Refused:
     )
 
 
-def _check_properties(user: dict[str, str], system: SystemProperties) -> None:
+def _check_properties(user: dict[str, str], keys: Sequence[str], system: SystemProperties) -> None:
     if len(user) > MAX_PROPERTIES:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -143,7 +146,7 @@ def _check_properties(user: dict[str, str], system: SystemProperties) -> None:
                 expected="a text without | and control characters",
             )
         size += len(tag.encode())
-    for key in system.keys:
+    for key in keys:
         if not key.strip() or has_control_character(key):
             raise Refused(
                 Code.ILLEGAL_MESSAGE_KEY,

@@ -78,11 +78,24 @@ class Methods:
     async def crash(self, call: Call) -> None:
         raise RuntimeError("a fault of ours")
 
+    def quickly(self, call: Call) -> bool:
+        """Answers at once, later, never, or leaves the call to the plain path, as it is told."""
+        if call.message == b"crash":
+            raise RuntimeError("a fault of ours")
+        if call.message == b"leave":
+            return False
+        if call.message == b"later":
+            self.calls.append(call)
+        else:
+            call.answer(call.message)
+        return True
+
     def table(self) -> dict[str, Method]:
         names = ("echo", "many", "wait", "half", "fail", "crash")
         return {f"/{name}": Method(getattr(self, name)) for name in names} | {
             "/chat": Method(self.chat, is_streaming=True),
             "/unread": Method(self.unread, is_streaming=True),
+            "/quick": Method(self.half, quick=self.quickly),
             "/small": Method(self.echo, max_message=SMALL_MESSAGE),
         }
 

@@ -336,3 +336,42 @@ async def test_random_frames(place: Place, caplog: pytest.LogCaptureFixture) -> 
 )
 def test_timeouts(text: str, seconds: float | None) -> None:
     assert parse_timeout(text) == (None if seconds is None else pytest.approx(seconds))
+
+
+async def test_calls_without_a_task(place: Place) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/quick", b"now")
+        assert await peer.answer(1) == (framed(b"now"), {"grpc-status": "0"})
+        peer.call(3, "/quick", b"later")
+        await eventually(lambda: len(place.methods.calls) == 1)
+        place.methods.calls[0].answer(b"at last")
+        assert await peer.answer(3) == (framed(b"at last"), {"grpc-status": "0"})
+        # Once is enough.
+        place.methods.calls[0].answer(b"again")
+        peer.call(5, "/quick", b"leave")
+        _, trailers = await peer.answer(5)
+        assert trailers["grpc-message"] == "in the middle"
+        peer.call(7, "/quick", b"crash")
+        _, trailers = await peer.answer(7)
+        assert trailers["grpc-status"] == str(int(GrpcStatus.UNKNOWN))
+
+
+async def test_a_call_without_a_task_whose_client_is_gone(place: Place) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/quick", b"later")
+        await eventually(lambda: len(place.methods.calls) == 1)
+        peer.send(RESET, 0, 1, struct.pack(">I", 8))
+        await eventually(lambda: place.server.open_calls == 0)
+        place.methods.calls[0].answer(b"too late")
+        peer.call(3, "/quick", b"now")
+        assert await peer.answer(3) == (framed(b"now"), {"grpc-status": "0"})
+
+
+async def test_an_answer_without_a_task_waits_for_the_window(place: Place) -> None:
+    async with place.peer() as peer:
+        message = bytes(100_000)
+        peer.call(1, "/quick", message)
+        await eventually(lambda: place.server.kept_bytes > 0)
+        peer.more(0, 200_000)
+        peer.more(1, 200_000)
+        assert await peer.answer(1) == (framed(message), {"grpc-status": "0"})

@@ -27,6 +27,8 @@ ORDERLY_REVIVE_QUEUE: Final = 999
 """The revive queue of an orderly pop, which has none."""
 
 _HANDLE_ITEMS: Final = 8
+_LEAST: Final = -(2**63)
+_GREATEST: Final = 2**63 - 1
 
 
 class FlaggedQueue(NamedTuple):
@@ -56,10 +58,12 @@ class ReceiptHandle(NamedTuple):
             del items[_HANDLE_ITEMS:]
             broker_name = items.pop(5)
             try:
-                start, popped, invisible, revive, flag, queue_id, offset = map(read_int64, items)
+                numbers = list(map(int, items))
             except ValueError:
-                pass
-            else:
+                numbers = []
+            # All at once: a handle is read for every acknowledgement.
+            if numbers and min(numbers) >= _LEAST and max(numbers) <= _GREATEST:
+                start, popped, invisible, revive, flag, queue_id, offset = numbers
                 return cls(start, popped, invisible, revive, flag, broker_name, queue_id, offset)
         raise ProtocolError(
             f"receipt handle {text[:100]!r}",
@@ -67,7 +71,8 @@ class ReceiptHandle(NamedTuple):
         )
 
     def __str__(self) -> str:
-        return " ".join(map(str, self))
+        start, popped, invisible, revive, flag, broker_name, queue_id, offset = self
+        return f"{start} {popped} {invisible} {revive} {flag} {broker_name} {queue_id} {offset}"
 
 
 def parse_start_offsets(text: str | None) -> dict[FlaggedQueue, int]:

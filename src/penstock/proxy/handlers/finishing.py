@@ -9,7 +9,6 @@ from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.codec import encode_header
-from penstock.protocol.headers.pop import AckMessage
 from penstock.protocol.headers.send import SendBack
 from penstock.proxy.clients import Client
 from penstock.proxy.endpoint_parts import Parts
@@ -28,6 +27,7 @@ from penstock.proxy.wire.messages import (
     ChangeInvisibleDurationResponse,
     ForwardMessageToDeadLetterQueueRequest,
     ForwardMessageToDeadLetterQueueResponse,
+    Status,
 )
 
 MAX_INVISIBLE_MS: Final = 12 * 3_600_000
@@ -39,7 +39,7 @@ async def ack_message(
     parts: Parts, client: Client, request: AckMessageRequest
 ) -> AckMessageResponse:
     """End messages; each entry has a status of its own."""
-    delivery = _delivery(client, request.group.name, request.topic.name)
+    delivery = read_delivery(client, request.group.name, request.topic.name)
     if not 1 <= len(request.entries) <= MAX_ENTRIES:
         raise Refused(
             Code.INTERNAL_SERVER_ERROR,
@@ -47,8 +47,7 @@ async def ack_message(
             expected=f"1 to {MAX_ENTRIES}",
         )
     if len(request.entries) == 1:
-        entry = await _acknowledge_entry(parts, delivery, request.entries[0])
-        return AckMessageResponse(status=entry.status, entries=[entry])
+        return single_response(await _acknowledge_entry(parts, delivery, request.entries[0]))
     entries = await asyncio.gather(
         *(_acknowledge_entry(parts, delivery, entry) for entry in request.entries)
     )
@@ -67,7 +66,7 @@ async def _acknowledge_entry(
         if renewed is not None:
             receipt = renewed.receipt
         try:
-            _check_time(parts, receipt)
+            check_time(parts, receipt)
             await acknowledge(delivery, receipt)
         except PenstockError:
             if renewed is not None:
@@ -75,16 +74,26 @@ async def _acknowledge_entry(
             raise
     except PenstockError as error:
         status = status_of(error)
+    return result_entry(entry, status)
+
+
+def result_entry(entry: AckMessageEntry, status: Status) -> AckMessageResultEntry:
+    """What became of an entry."""
     return AckMessageResultEntry(
         message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
     )
+
+
+def single_response(entry: AckMessageResultEntry) -> AckMessageResponse:
+    """The response to a request with one entry."""
+    return AckMessageResponse(status=entry.status, entries=[entry])
 
 
 async def change_invisible_duration(
     parts: Parts, client: Client, request: ChangeInvisibleDurationRequest
 ) -> ChangeInvisibleDurationResponse:
     """Let a message come again at another time; with 0, at once."""
-    delivery = _delivery(client, request.group.name, request.topic.name)
+    delivery = read_delivery(client, request.group.name, request.topic.name)
     invisible_ms = to_ms(request.invisible_duration)
     if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
         raise Refused(
@@ -102,7 +111,7 @@ async def change_invisible_duration(
             group = await parts.backend.group(delivery.group)
             seconds = group.delay_after(renewed.retries + 1)
     try:
-        _check_time(parts, receipt)
+        check_time(parts, receipt)
         changed = await change_receipt(delivery, receipt, seconds, is_suspended=request.suspend)
     except PenstockError:
         if renewed is not None:
@@ -115,7 +124,7 @@ async def forward_to_dead_letter_queue(
     parts: Parts, client: Client, request: ForwardMessageToDeadLetterQueueRequest
 ) -> ForwardMessageToDeadLetterQueueResponse:
     """Store a message as a dead letter of its group and end it."""
-    delivery = _delivery(client, request.group.name, request.topic.name)
+    delivery = read_delivery(client, request.group.name, request.topic.name)
     receipt = Receipt.parse(request.receipt_handle)
     renewed = await parts.renewals.take(delivery.group, delivery.topic, receipt)
     if renewed is not None:
@@ -129,17 +138,22 @@ async def forward_to_dead_letter_queue(
 
 async def acknowledge(delivery: Delivery, receipt: Receipt) -> None:
     """End a message."""
+    await delivery.client.demand(receipt.handle.broker_name, ack_command(delivery, receipt))
+
+
+def ack_command(delivery: Delivery, receipt: Receipt) -> Command:
+    """The request that ends a message."""
     handle = receipt.handle
-    header = AckMessage(
-        delivery.group,
-        receipt.real_topic(delivery.group, delivery.topic),
-        handle.queue_id,
-        str(handle),
-        handle.queue_offset,
-    )
-    ext = {**encode_header(header), "bname": handle.broker_name}
-    command = Command(RequestCode.ACK_MESSAGE, ext=ext)
-    await delivery.client.demand(handle.broker_name, command)
+    # The fields of the header `AckMessage`, written out: this is done for every message.
+    ext = {
+        "consumerGroup": delivery.group,
+        "topic": receipt.real_topic(delivery.group, delivery.topic),
+        "queueId": str(handle.queue_id),
+        "extraInfo": str(handle),
+        "offset": str(handle.queue_offset),
+        "bname": handle.broker_name,
+    }
+    return Command(RequestCode.ACK_MESSAGE, ext=ext)
 
 
 async def bury(delivery: Delivery, receipt: Receipt, message_id: str) -> None:
@@ -171,11 +185,13 @@ async def bury(delivery: Delivery, receipt: Receipt, message_id: str) -> None:
 # Checks
 
 
-def _delivery(client: Client, group: str, topic: str) -> Delivery:
+def read_delivery(client: Client, group: str, topic: str) -> Delivery:
+    """What a request names; raises `Refused`."""
     return Delivery(client, group_name(group), topic_name(topic))
 
 
-def _check_time(parts: Parts, receipt: Receipt) -> None:
+def check_time(parts: Parts, receipt: Receipt) -> None:
+    """Raise `Refused` if the invisible time of a message is over."""
     if receipt.visible_ms <= parts.clock.time_ms():
         raise Refused(
             Code.INVALID_RECEIPT_HANDLE,

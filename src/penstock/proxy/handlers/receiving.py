@@ -15,13 +15,13 @@ from penstock.protocol.filters.tags import parse_tags
 from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.pop import PopMessage, PopMessageResult
 from penstock.proxy.clients import REQUEST_SECONDS, Client
-from penstock.proxy.delivered import make_message
 from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.handlers.finishing import acknowledge, bury
 from penstock.proxy.handlers.routes import ANY_QUEUE, find_topic, readable_brokers
 from penstock.proxy.names import group_name
 from penstock.proxy.popped import Popped, read_popped
+from penstock.proxy.quick_deliveries import delivery_response
 from penstock.proxy.renewals import FIRST_SECONDS, Delivery, make_visible
 from penstock.proxy.statuses import OK, Refused, make_status
 from penstock.proxy.times import timestamp, to_ms
@@ -30,6 +30,7 @@ from penstock.proxy.wire.messages import (
     FilterExpression,
     ReceiveMessageRequest,
     ReceiveMessageResponse,
+    Status,
 )
 
 MAX_BATCH: Final = 32
@@ -49,7 +50,8 @@ _EMPTY: Final = (
 class Received:
     """The answer to a poll, and what to do if it does not reach the client."""
 
-    responses: list[ReceiveMessageResponse]
+    responses: list[bytes]
+    """Each is a ReceiveMessageResponse."""
     delivery: Delivery | None = None
     popped: Sequence[Popped] = ()
     is_renewed: bool = False
@@ -106,13 +108,22 @@ async def receive_message(
     if request.auto_renew:
         for one in kept:
             parts.renewals.add(poll.delivery, one.receipt, one.message.reconsume_times)
-    responses = [ReceiveMessageResponse(status=OK)]
-    responses += [
-        ReceiveMessageResponse(message=make_message(one.message, poll.topic, str(one.receipt)))
-        for one in kept
-    ]
-    responses.append(ReceiveMessageResponse(delivery_timestamp=timestamp(now_ms)))
+    responses = [_STATUS_OK]
+    responses += [delivery_response(one.message, poll.topic, str(one.receipt)) for one in kept]
+    responses.append(_at(now_ms))
     return Received(responses, poll.delivery, kept, request.auto_renew)
+
+
+def status_response(status: Status) -> bytes:
+    """The response that tells what became of a poll."""
+    return ReceiveMessageResponse(status=status).SerializeToString()
+
+
+def _at(now_ms: int) -> bytes:
+    return ReceiveMessageResponse(delivery_timestamp=timestamp(now_ms)).SerializeToString()
+
+
+_STATUS_OK: Final = status_response(OK)
 
 
 async def _read(
@@ -249,10 +260,5 @@ def _is_dead(poll: _Poll, one: Popped) -> bool:
 
 
 def _empty(poll: _Poll) -> Received:
-    now = timestamp(poll.parts.clock.time_ms())
-    return Received(
-        [
-            ReceiveMessageResponse(status=make_status(Code.MESSAGE_NOT_FOUND, "no new message")),
-            ReceiveMessageResponse(delivery_timestamp=now),
-        ]
-    )
+    status = make_status(Code.MESSAGE_NOT_FOUND, "no new message")
+    return Received([status_response(status), _at(poll.parts.clock.time_ms())])

@@ -58,11 +58,10 @@ async def send_message(
     messages = _checked(parts, client, request)
     topic = await find_topic(parts, messages[0].topic)
     _check_type(topic, messages[0])
-    writable = topic.writable()
-    if not writable:
+    if not topic.writable:
         raise Refused(Code.FORBIDDEN, f"topic {topic.name!r} cannot be written")
     group = messages[0].message_group if len(messages) == 1 else None
-    broker_name, queue_id = choose_queue(writable, group, parts.chance)
+    broker_name, queue_id = choose_queue(topic.writable, group, parts.chance)
     if len(messages) > 1 and all(one.type in _BATCHED for one in messages):
         entries = await _send_batch(client, broker_name, queue_id, messages)
     else:
@@ -70,7 +69,7 @@ async def send_message(
             await _send_one(parts, client, broker_name, queue_id, message) for message in messages
         ]
     if len(entries) == 1:
-        return SendMessageResponse(status=entries[0].status, entries=entries)
+        return single_response(entries[0])
     return SendMessageResponse(
         status=common_status(entry.status for entry in entries), entries=entries
     )
@@ -112,26 +111,43 @@ async def _send_one(
     try:
         if is_half:
             await register_producer(client, message.topic)
-        properties = format_properties(message.properties)
-        header = _header(message, queue_id, properties, message.sys_flag)
-        ext = encode_send_v2(header)
-        command = Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=message.body)
-        answer = await client.request(broker_name, command)
-        status = _stored_status(client, answer)
-        stored = decode_header(SendMessageResult, answer.ext)
+        answer = await client.request(broker_name, send_command(message, queue_id))
+        status, stored = read_stored(client, answer)
     except PenstockError as error:
         return SendResultEntry(status=status_of(error))
     if is_half:
         position = parse_offset_message_id(stored.msg_id).log_position
         place = HalfPlace(broker_name, position, stored.queue_offset)
         parts.halves.remember(message.topic, message.message_id, place)
+    return stored_entry(message.message_id, status, stored)
+
+
+def send_command(message: Submitted, queue_id: int) -> Command:
+    """The request that stores one message; raises `IllegalMessage`."""
+    properties = format_properties(message.properties)
+    ext = encode_send_v2(_header(message, queue_id, properties, message.sys_flag))
+    return Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=message.body)
+
+
+def read_stored(client: Client, answer: Command) -> tuple[Status, SendMessageResult]:
+    """Where a message was stored, from the answer of the broker; a refusal is raised."""
+    return _stored_status(client, answer), decode_header(SendMessageResult, answer.ext)
+
+
+def stored_entry(message_id: str, status: Status, stored: SendMessageResult) -> SendResultEntry:
+    """The entry of a message that was stored."""
     return SendResultEntry(
         status=status,
-        message_id=message.message_id,
-        transaction_id=message.message_id,
+        message_id=message_id,
+        transaction_id=message_id,
         offset=stored.queue_offset,
         recall_handle=stored.recall_handle or "",
     )
+
+
+def single_response(entry: SendResultEntry) -> SendMessageResponse:
+    """The response to a request with one message."""
+    return SendMessageResponse(status=entry.status, entries=[entry])
 
 
 async def _send_batch(

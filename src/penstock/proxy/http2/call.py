@@ -33,6 +33,9 @@ class Method(NamedTuple):
     """Whether clients send several messages; otherwise a call begins when it has its only one."""
     max_message: int | None = None
     """Bytes of a message of a client; None: as many as the server allows."""
+    quick: Callable[[Call], bool] | None = None
+    """Serves a call without a task, if it can: it ends the call by `Call.answer`, now or later.
+    False leaves the call to ``serve``, as it came."""
 
 
 Methods = Mapping[str, Method]
@@ -59,6 +62,7 @@ class Call:
         "has_all",
         "headers",
         "is_head_sent",
+        "is_open",
         "message",
         "method",
         "pending",
@@ -94,6 +98,8 @@ class Call:
         self.task: asyncio.Task[None] | None = None
         self.has_all = False
         """Whether the client has sent all that it sends."""
+        self.is_open = True
+        """Whether its connection knows it: its client may be gone before it is answered."""
         self.is_head_sent = False
         self.pending = bytearray()
         """What the client does not take yet."""
@@ -134,6 +140,10 @@ class Call:
     def write(self, message: bytes) -> None:
         """Send a message; never waits."""
         self._connection.send_message(self, message)
+
+    def answer(self, message: bytes) -> None:
+        """Send the only message of a call and end it; never waits."""
+        self._connection.answer(self, message)
 
     async def drain(self) -> None:
         """Return when the client takes, or has taken, all that was written."""

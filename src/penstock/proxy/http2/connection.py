@@ -1,9 +1,7 @@
 """One connection of HTTP/2, with the calls of its client.
 
-All that the calls of one turn of the loop write leaves in one write. Bytes come from peers: what
-they make us keep is bounded, and what they make us do without a call is counted.
-
-Frames in and frames out are one module: windows, calls and the end of a connection belong to both.
+Frames come in here and become calls; what calls send leaves by `Output`. Bytes come from peers:
+what they make us keep is bounded, and what they make us do without a call is counted.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, cast
-from urllib.parse import quote
 
 from penstock.proxy.http2 import frames
-from penstock.proxy.http2.call import LATE_SECONDS, PREFIX_BYTES, Call, Methods
+from penstock.proxy.http2.call import LATE_SECONDS, Call, Methods
 from penstock.proxy.http2.frames import (
     HEAD,
     HEAD_BYTES,
@@ -38,9 +35,9 @@ from penstock.proxy.http2.hpack import (
     HeaderDecoder,
     HeaderError,
     TooManyHeaders,
-    literal,
 )
 from penstock.proxy.http2.load import MAX_BYTES, MAX_CONNECTION_BYTES, MAX_CONNECTION_CALLS, Load
+from penstock.proxy.http2.output import FIRST_WINDOW, Output, last_frame, no_grpc, refusal
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +46,9 @@ MAX_CONTROL_FRAMES: Final = 10_000
 MAX_SETTINGS: Final = 500
 """The same of settings: each changes the windows of all calls."""
 MAX_BLOCK_BYTES: Final = 4 * MAX_LIST_BYTES
-MAX_UNSENT_BYTES: Final = 1 << 20
-"""Answers to control frames, which a client does not take."""
 _CALL_WINDOW: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 16 << 20
-_FIRST_WINDOW: Final = 65_535
 _SHORT_HEAD: Final = 1024
-_MAX_TEXT: Final = 1000
-_FLUSH_BYTES: Final = 256 << 10
-
-# Status 200 has an entry in the static table.
-_SAME: Final = b"\x88" + literal("content-type", "application/grpc")
-_ENDED_OK: Final = literal("grpc-status", "0")
 
 
 class Connection(asyncio.Protocol):
@@ -94,34 +82,22 @@ class Connection(asyncio.Protocol):
         self._control_frames = 0
         self._settings = 0
         self._pings = 0
-        self._data_frames = 0
-        """Those that were sent: clients measure the line with a ping after each."""
         self._last_id = 0
         self._input = b""
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
         """A header block that is continued: stream, flags, bytes."""
         self._block_at = 0.0
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._unsent = 0
-        """Bytes that were written although the client does not read."""
-        self._is_flushing = False
-        self._is_paused = False
-        self._send_window = _FIRST_WINDOW
-        self._first_send_window = _FIRST_WINDOW
-        self._max_frame = MAX_FRAME
         self._taken = 0
-        self._held_up: dict[int, Call] = {}
-        """Calls that wait for the window of the connection, or for its transport.
-
-        Those that wait for their own window are not here: nothing but a frame of theirs helps them.
-        """
+        self._output = Output(
+            self._loop, count=self.count, ended=self._close, overrun=self._drop_unread
+        )
 
     # ------------------------------------------------------------------- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._output.open(transport)
         peer = transport.get_extra_info("peername")
         if peer:
             host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
@@ -135,23 +111,21 @@ class Connection(asyncio.Protocol):
             )
         )
         self._send(frame(frames.SETTINGS, 0, 0, settings))
-        self._send(window_update(0, _CONNECTION_WINDOW - _FIRST_WINDOW))
+        self._send(window_update(0, _CONNECTION_WINDOW - FIRST_WINDOW))
         self._opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._out.clear()
+        self._output.drop()
         for call in list(self.calls.values()):
             self._forget(call)
         self._closed(self)
 
     def pause_writing(self) -> None:
-        self._is_paused = True
+        self._output.pause()
 
     def resume_writing(self) -> None:
-        self._is_paused = False
-        self._unsent = 0
-        self._send_held_up()
+        self._output.resume()
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -224,7 +198,7 @@ class Connection(asyncio.Protocol):
         if stream_id or len(body) != 8:
             raise Broken(Fault.PROTOCOL, "a ping that is none")
         self._pings += 1
-        if self._pings > MAX_CONTROL_FRAMES + self._data_frames:
+        if self._pings > MAX_CONTROL_FRAMES + self._output.data_frames:
             raise Broken(Fault.ENHANCE_YOUR_CALM, "too many pings")
         if not flags & frames.ACK:
             self._send(frame(frames.PING, frames.ACK, 0, body))
@@ -287,10 +261,7 @@ class Connection(asyncio.Protocol):
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(
             "application/grpc"
         ):
-            block = literal(":status", "415")
-            self._send(
-                frame(frames.HEADERS, frames.END_STREAM | frames.END_HEADERS, stream_id, block)
-            )
+            self._send(no_grpc(stream_id))
             self._reset_unless_all(flags, stream_id)
             return
         method = self._methods.get(headers.get(":path", ""))
@@ -303,7 +274,7 @@ class Connection(asyncio.Protocol):
             stream_id,
             headers,
             method,
-            send_window=self._first_send_window,
+            send_window=self._output.first_window,
             max_message=self._max_message,
             head_bytes=size,
         )
@@ -351,7 +322,7 @@ class Connection(asyncio.Protocol):
     def count(self, call: Call) -> None:
         """Note how much of a call is kept."""
         # A task of the call may come after its end.
-        if call.stream_id in self.calls:
+        if call.is_open:
             change = call.kept - call.counted
             call.counted += change
             self._kept += change
@@ -376,22 +347,14 @@ class Connection(asyncio.Protocol):
         if not more:
             raise Broken(Fault.PROTOCOL, "a window update of nothing")
         if not stream_id:
-            self._send_window += more
-            if self._send_window > MAX_WINDOW:
-                raise Broken(Fault.FLOW_CONTROL, "the window is too large")
-            if self._held_up:
-                self._send_held_up()
+            self._output.widen(more)
             return
         call = self.calls.get(stream_id)
         if call is None:
             if stream_id > self._last_id and not self.is_leaving:
                 raise Broken(Fault.PROTOCOL, f"a window of stream {stream_id}")
             return
-        call.send_window += more
-        if call.send_window > MAX_WINDOW:
-            raise Broken(Fault.FLOW_CONTROL, "the window of a stream is too large")
-        if call.pending:
-            self._send_pending(call)
+        self._output.widen_call(call, more)
 
     def _take_settings(self, flags: int, stream_id: int, body: bytes) -> None:
         if stream_id or len(body) % SETTING.size or (flags & frames.ACK and body):
@@ -401,30 +364,18 @@ class Connection(asyncio.Protocol):
         self._settings += 1
         if self._settings > MAX_SETTINGS:
             raise Broken(Fault.ENHANCE_YOUR_CALM, "too many settings")
-        first_window = self._first_send_window
+        first_window = self._output.first_window
         for key, value in SETTING.iter_unpack(body):
             if key == frames.INITIAL_WINDOW:
                 if value > MAX_WINDOW:
                     raise Broken(Fault.FLOW_CONTROL, "the first window is too large")
                 first_window = value
             elif key == frames.FRAME_SIZE:
-                if not MAX_FRAME <= value < 1 << 24:
-                    raise Broken(Fault.PROTOCOL, f"frames of {value} bytes")
-                self._max_frame = value
+                self._output.change_max_frame(value)
         self._send(frame(frames.SETTINGS, frames.ACK, 0, b""))
         # Once for a frame: it may name thousands of windows, and there may be thousands of calls.
-        if first_window != self._first_send_window:
-            self._change_windows(first_window)
-
-    def _change_windows(self, first_window: int) -> None:
-        change = first_window - self._first_send_window
-        self._first_send_window = first_window
-        for call in list(self.calls.values()):
-            call.send_window += change
-            if call.send_window > MAX_WINDOW:
-                raise Broken(Fault.FLOW_CONTROL, "the window of a stream is too large")
-            if call.pending:
-                self._send_pending(call)
+        if first_window != self._output.first_window:
+            self._output.change_first_window(first_window, self.calls.values())
 
     def _take_reset(self, stream_id: int, body: bytes) -> None:
         if len(body) != 4 or not stream_id or (stream_id > self._last_id and not self.is_leaving):
@@ -447,6 +398,15 @@ class Connection(asyncio.Protocol):
             self._start(call)
 
     def _start(self, call: Call) -> None:
+        quick = call.method.quick
+        if quick is not None:
+            try:
+                if quick(call):
+                    return
+            except Exception:
+                log.exception("call failed path=%s", call.headers.get(":path"))
+                self._end(call, CallFailed(GrpcStatus.UNKNOWN, "the server failed"))
+                return
         call.task = self._loop.create_task(self._serve(call))
 
     async def _serve(self, call: Call) -> None:
@@ -455,8 +415,7 @@ class Connection(asyncio.Protocol):
         except CallFailed as failed:
             self._end(call, failed)
         except asyncio.CancelledError:
-            if call.stream_id in self.calls:
-                self._end(call, CallFailed(GrpcStatus.UNKNOWN, "the server stops"))
+            self._end(call, CallFailed(GrpcStatus.UNKNOWN, "the server stops"))
             raise
         except Exception:
             log.exception("call failed path=%s", call.headers.get(":path"))
@@ -473,7 +432,7 @@ class Connection(asyncio.Protocol):
 
     def _forget(self, call: Call) -> None:
         """A call whose client is gone."""
-        if call.stream_id not in self.calls:
+        if not call.is_open:
             return
         self._remove(call)
         if call.task is not None:
@@ -481,7 +440,8 @@ class Connection(asyncio.Protocol):
 
     def _remove(self, call: Call) -> None:
         del self.calls[call.stream_id]
-        self._held_up.pop(call.stream_id, None)
+        call.is_open = False
+        self._output.forget(call)
         self._kept -= call.counted
         self._load.size -= call.counted
         self._load.calls -= 1
@@ -489,8 +449,7 @@ class Connection(asyncio.Protocol):
         self.busy_at = self._loop.time()
 
     def _refuse(self, flags: int, stream_id: int, failed: CallFailed) -> None:
-        block = _SAME + _trailers(failed)
-        self._send(frame(frames.HEADERS, frames.END_STREAM | frames.END_HEADERS, stream_id, block))
+        self._send(refusal(stream_id, failed))
         self._reset_unless_all(flags, stream_id)
 
     def _reset_unless_all(self, flags: int, stream_id: int) -> None:
@@ -501,74 +460,30 @@ class Connection(asyncio.Protocol):
 
     def send_message(self, call: Call, message: bytes) -> None:
         """Send a message of a call, as far as its client takes it now."""
-        if call.stream_id not in self.calls:
-            return
-        if not call.is_head_sent:
-            call.is_head_sent = True
-            self._send(frame(frames.HEADERS, frames.END_HEADERS, call.stream_id, _SAME))
-        size = PREFIX_BYTES + len(message)
-        call.queued += size
-        prefix = b"\0" + UINT32.pack(len(message))
-        if (
-            not call.pending
-            and size <= call.send_window
-            and size <= self._send_window
-            and size <= self._max_frame
-            and not self._is_paused
-        ):
-            call.send_window -= size
-            self._send_window -= size
-            call.flushed += size
-            self._data_frames += 1
-            self._send(HEAD.pack(size << 8, 0, call.stream_id) + prefix + message)
-            return
-        if not call.pending:
-            call.whole = call.flushed
-        call.pending += prefix
-        call.pending += message
-        call.ends.append(call.queued)
-        self._send_pending(call)
+        if call.is_open:
+            self._output.send_message(call, message)
 
-    def _send_pending(self, call: Call) -> None:
-        pending = call.pending
-        while pending and not self._is_paused:
-            size = min(len(pending), call.send_window, self._send_window, self._max_frame)
-            if size <= 0:
-                break
-            self._send(HEAD.pack(size << 8, 0, call.stream_id) + pending[:size])
-            del pending[:size]
-            call.send_window -= size
-            self._send_window -= size
-            call.flushed += size
-            self._data_frames += 1
-        self.count(call)
-        if pending and call.send_window > 0:
-            self._held_up[call.stream_id] = call
+    def answer(self, call: Call, message: bytes) -> None:
+        """Send the only message of a call and end it."""
+        if not call.is_open:
             return
-        self._held_up.pop(call.stream_id, None)
-        if not pending:
-            call.wake()
-            if call.ends_with is not None:
-                self._close(call, call.ends_with)
-
-    def _send_held_up(self) -> None:
-        # One that stays the first waits for the connection again, and so do all others.
-        while self._held_up and self._send_window > 0 and not self._is_paused:
-            self._send_pending(next(iter(self._held_up.values())))
+        if call.has_all and not call.is_head_sent and self._output.send_answer(call, message):
+            self._remove(call)
+            self._close_if_done()
+        else:
+            self._output.send_message(call, message)
+            self._end(call, None)
 
     def _end(self, call: Call, failed: CallFailed | None) -> None:
         """End a call after what it has to send."""
-        if call.stream_id not in self.calls:
+        if not call.is_open:
             return
         if failed is not None and call.is_cut:
             # A client would take what follows for the rest of the message.
             self._remove(call)
             self._send(reset(call.stream_id, Fault.INTERNAL))
             return
-        block = _ENDED_OK if failed is None else _trailers(failed)
-        if not call.is_head_sent:
-            block = _SAME + block
-        last = frame(frames.HEADERS, frames.END_STREAM | frames.END_HEADERS, call.stream_id, block)
+        last = last_frame(call, failed)
         if call.pending and failed is None:
             call.ends_with = last
             call.message = b""
@@ -582,41 +497,24 @@ class Connection(asyncio.Protocol):
         if not call.has_all:
             # The client need not send the rest.
             self._send(reset(call.stream_id, Fault.NO_ERROR))
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
         if self.is_leaving and not self.calls:
             self.close()
 
     def _send(self, data: bytes) -> None:
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush)
-        elif self._out_bytes > _FLUSH_BYTES:
-            # A transport says only after a write that the client does not keep up.
-            self._write()
+        self._output.send(data)
 
-    def _flush(self) -> None:
-        self._is_flushing = False
-        self._write()
-
-    def _write(self) -> None:
-        if self._transport is None or not self._out:
-            return
-        if self._is_paused:
-            # Data waits for the client; this is the rest.
-            self._unsent += self._out_bytes
-        self._transport.write(b"".join(self._out))
-        self._out.clear()
-        self._out_bytes = 0
-        if self._unsent > MAX_UNSENT_BYTES:
-            log.info("client does not read, dropped remote=%s", self.remote)
-            self.abort()
+    def _drop_unread(self) -> None:
+        log.info("client does not read, dropped remote=%s", self.remote)
+        self.abort()
 
     # ------------------------------------------------------------------------- the end
 
     def look_after(self, now: float) -> None:
         """Begin another round: count anew, and end what does not get on."""
-        self._control_frames = self._settings = self._pings = self._data_frames = 0
+        self._control_frames = self._settings = self._pings = self._output.data_frames = 0
         for call in list(self.calls.values()):
             if call.is_incomplete and now - call.begun_at > LATE_SECONDS:
                 text = f"the message is not complete after {LATE_SECONDS:g} seconds"
@@ -627,8 +525,8 @@ class Connection(asyncio.Protocol):
                 self._forget(call)
         if self._block is not None and now - self._block_at > LATE_SECONDS:
             self._break(Broken(Fault.PROTOCOL, "a header block is not continued"))
-        elif self.is_leaving and not self.calls:
-            self.close()
+        else:
+            self._close_if_done()
 
     def ping(self) -> None:
         """Have the client say that it is there."""
@@ -644,7 +542,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection; what is written is sent if the client takes it."""
-        self._write()
+        self._output.write()
         if self._transport is not None:
             self._transport.close()
 
@@ -662,8 +560,3 @@ class Connection(asyncio.Protocol):
         for call in list(self.calls.values()):
             self._forget(call)
         self.close()
-
-
-def _trailers(failed: CallFailed) -> bytes:
-    text = quote(failed.text[:_MAX_TEXT], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
-    return literal("grpc-status", str(int(failed.status))) + literal("grpc-message", text)

@@ -28,10 +28,19 @@ _STATIC_TEXT: Final = """
     proxy-authorization range referer refresh retry-after server set-cookie
     strict-transport-security transfer-encoding user-agent vary via www-authenticate
 """
+_Entry = tuple[str, str, int]
+"""A header, and what it counts."""
+
+
+def _entry(name: str, value: str) -> _Entry:
+    return name, value, len(name) + len(value) + _ENTRY_BYTES
+
+
 _STATIC: Final = [
-    (name, value.replace("_", " "))
+    _entry(name, value.replace("_", " "))
     for name, _, value in (one.partition("=") for one in _STATIC_TEXT.split())
 ]
+_NEWEST: Final = len(_STATIC)
 
 # The code is canonical: it follows from the lengths of the codes of all 256 bytes and of the end.
 _CODE_LENGTHS: Final = bytes.fromhex(
@@ -99,20 +108,21 @@ def decode_huffman(data: bytes) -> bytes:
     """A string that is in Huffman code; raises `HeaderError`."""
     node = _ROOT
     parts: list[bytes] = []
+    append = parts.append
     for byte in data:
-        step = node.bytes_after.get(byte)
-        if step is None:
-            step = node.bytes_after[byte] = _step(node, byte)
-        part, node = step
-        if part:
-            parts.append(part)
+        try:
+            part, node = node.bytes_after[byte]
+        except KeyError:
+            part, node = _step(node, byte)
+        append(part)
     if not node.is_padding:
         raise HeaderError("a Huffman code is cut off")
     return b"".join(parts)
 
 
-def _step(node: _Node, byte: int) -> tuple[bytes, _Node]:
+def _step(begin: _Node, byte: int) -> tuple[bytes, _Node]:
     made = bytearray()
+    node = begin
     for shift in range(7, -1, -1):
         following = node.next[byte >> shift & 1]
         assert following is not None, "the code is complete"
@@ -122,15 +132,16 @@ def _step(node: _Node, byte: int) -> tuple[bytes, _Node]:
                 raise HeaderError("a Huffman code has the end in it")
             made.append(node.symbol)
             node = _ROOT
-    return bytes(made), node
+    step = begin.bytes_after[byte] = bytes(made), node
+    return step
 
 
 class HeaderDecoder:
     """Decodes the header blocks of one connection, in their order."""
 
     def __init__(self) -> None:
-        self._table: list[tuple[str, str]] = []
-        """The dynamic table; the newest entry is the last one."""
+        self._table = list(_STATIC)
+        """The static table, then the dynamic one, which begins with its newest entry."""
         self._size = 0
         self._max_size = MAX_TABLE_BYTES
         self._known: dict[bytes, dict[str, str]] = {}
@@ -148,16 +159,20 @@ class HeaderDecoder:
         is_lasting = True
         room = MAX_LIST_BYTES
         position, end = 0, len(block)
+        table = self._table
         try:
             while position < end:
                 first = block[position]
-                if first & 0x80:
-                    index = first & 0x7F
-                    if index == 0x7F:
-                        index, position = _integer(block, position, 0x7F)
-                    else:
-                        position += 1
-                    name, value = self._entry(index)
+                # Nearly all headers of a call are entries of a table with a number below 127: they
+                # are read here, without another function.
+                if 0x80 < first < 0xFF:
+                    position += 1
+                    index = first - 0x80
+                    entry = table[index - 1] if index <= len(table) else self._entry(index)
+                    name, value, size = entry
+                elif first & 0x80:
+                    index, position = _integer(block, position, 0x7F)
+                    name, value, size = self._entry(index)
                 elif first & 0xE0 == 0x20:
                     size, position = _integer(block, position, 0x1F)
                     if size > MAX_TABLE_BYTES or headers:
@@ -173,10 +188,12 @@ class HeaderDecoder:
                     else:
                         name, position = _string(block, position)
                     value, position = _string(block, position)
+                    entry = _entry(name, value)
+                    size = entry[2]
                     if is_added:
-                        self._add(name, value)
+                        self._add(entry)
                         is_lasting = False
-                room -= len(name) + len(value) + _ENTRY_BYTES
+                room -= size
                 if room >= 0:
                     headers[name] = value
         except IndexError:
@@ -193,21 +210,18 @@ class HeaderDecoder:
         if len(block) <= _MAX_KNOWN_BYTES:
             self._known[block] = headers
 
-    def _entry(self, index: int) -> tuple[str, str]:
-        if index <= len(_STATIC):
-            if not index:
-                raise HeaderError("a header with the index 0")
-            return _STATIC[index - 1]
-        place = index - len(_STATIC)
-        if place > len(self._table):
+    def _entry(self, index: int) -> _Entry:
+        if not index:
+            raise HeaderError("a header with the index 0")
+        if index > len(self._table):
             raise HeaderError(f"no header has the index {index}")
-        return self._table[-place]
+        return self._table[index - 1]
 
-    def _add(self, name: str, value: str) -> None:
+    def _add(self, entry: _Entry) -> None:
         # At once: a block that changes the table may be refused in the end.
         self._known.clear()
-        self._table.append((name, value))
-        self._size += len(name) + len(value) + _ENTRY_BYTES
+        self._table.insert(_NEWEST, entry)
+        self._size += entry[2]
         if self._size > self._max_size:
             self._shrink()
 
@@ -217,12 +231,8 @@ class HeaderDecoder:
         self._shrink()
 
     def _shrink(self) -> None:
-        gone = 0
         while self._size > self._max_size:
-            name, value = self._table[gone]
-            self._size -= len(name) + len(value) + _ENTRY_BYTES
-            gone += 1
-        del self._table[:gone]
+            self._size -= self._table.pop()[2]
 
 
 def _integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
