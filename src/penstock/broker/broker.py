@@ -41,9 +41,10 @@ from penstock.broker.tables.offsets import Offsets
 from penstock.broker.tables.queue_locks import QueueLocks
 from penstock.broker.tables.topic_epochs import TopicEpochs
 from penstock.broker.tables.topics import TOPICS_FILE, Topics, system_topics
-from penstock.broker.timers.timer_files import TimerFiles, TimerShape
+from penstock.broker.timers.timer_files import TimerFiles
 from penstock.broker.timers.timer_metrics import METRICS_FILE
 from penstock.broker.timers.timer_service import TimerService
+from penstock.broker.timers.timer_shape import TimerShape
 from penstock.broker.topic_routes import TopicRoutes
 from penstock.broker.transactions.check_rounds import CheckRounds
 from penstock.broker.transactions.counters import COUNTERS_FILE

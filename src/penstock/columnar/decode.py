@@ -45,7 +45,7 @@ _ENDLESS: Final = (1 << 63) - 1
 
 
 class UnusualRecords(Exception):
-    """Records with a flag that `to_batches` was told to refuse."""
+    """Records with one of the flags that `to_batches` must refuse."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.broker.timers import timer_files
 from penstock.broker.timers.parked_columns import FEW, parked_columns
-from penstock.broker.timers.timer_files import TimerFiles, TimerShape
+from penstock.broker.timers.timer_files import TimerFiles
+from penstock.broker.timers.timer_shape import TimerShape
 from penstock.protocol.records.codec import encode_record
 from penstock.store import OS_FILES
 from penstock.store.timers.timer_log import BLANK_BYTES, UNIT_BYTES

@@ -12,7 +12,7 @@ from tests.support.wire import Wire, json_body
 from penstock.broker import Broker
 from penstock.broker.timers import timer_service
 from penstock.broker.timers.preparing import LocatedRun, Prepared, prepare_run
-from penstock.broker.timers.timer_files import TimerShape
+from penstock.broker.timers.timer_shape import TimerShape
 from penstock.model.names import TIMER_TOPIC
 from penstock.protocol.bodies.common import KvTable
 from penstock.protocol.bodies.timers import TimerMetricsTable

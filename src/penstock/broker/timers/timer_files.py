@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 from penstock.broker.delivery.record_views import record_views
 from penstock.broker.timers.parked_columns import ParkedColumns, parked_columns
 from penstock.broker.timers.parked_records import Parked, read_parked
+from penstock.broker.timers.timer_shape import TimerShape
 from penstock.errors import ProtocolError
 from penstock.model.java_hash import java_hash
 from penstock.model.names import TIMER_TOPIC
@@ -49,7 +50,7 @@ from penstock.store.timers.timer_log import (
     encode_unit,
     encode_units,
 )
-from penstock.store.timers.wheel_file import SLOTS, Slot, WheelFile
+from penstock.store.timers.wheel_file import Slot, WheelFile
 
 log = logging.getLogger(__name__)
 
@@ -67,33 +68,6 @@ class RecordSource(Protocol):
     def record_at(self, log_position: int) -> memoryview | None: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-
-class TimerShape(NamedTuple):
-    """The settings that the files depend on."""
-
-    precision_ms: int = 1000
-    roll_window_slots: int = 2 * 86_400
-    log_segment_bytes: int = 100 << 20
-    slots: int = SLOTS
-
-    @property
-    def roll_window_ms(self) -> int:
-        """Messages further away are parked again later."""
-        return self.roll_window_slots * self.precision_ms
-
-    def floor(self, time_ms: int) -> int:
-        """The tick at or before a time."""
-        return time_ms - time_ms % self.precision_ms
-
-    def roll_slot(self, slot_ms: int, wheel_ms: int) -> int:
-        """The slot in which a message waits first; its own unless that is too far away."""
-        window = self.roll_window_ms
-        left = slot_ms - wheel_ms
-        if left < window:
-            return slot_ms
-        step = window // 2 if left - window < window // 3 else window
-        return self.floor(wheel_ms + step)
 
 
 class Enqueued(NamedTuple):

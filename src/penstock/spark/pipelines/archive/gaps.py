@@ -1,7 +1,8 @@
 """Messages that were gone before they could be archived: readers of an archive must know. Pure.
 
-A gap has offsets, but no times: nobody saw its messages. Its queue has files before and after it,
-and their times are its limits. Where these do not decide, the gap counts as within the time asked.
+A gap has offsets, but no times: its messages were never read. Its queue has files before and after
+it, and their times are its limits. Where these do not decide, the gap counts as within the time
+asked.
 """
 
 from __future__ import annotations
