@@ -326,3 +326,16 @@ def test_rows_are_packed_and_cut_as_they_are_one_by_one(count: int) -> None:
         tuple(text[:2] for text in texts),
         tuple(text[2:] for text in texts),
     ]
+
+
+def test_the_only_id_of_a_batch_is_indexed_if_all_messages_are_of_one_size(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    rest = BatchItem(b"body", b"other\x01value-0123\x02", 0)
+    properties = b"UNIQ_KEY\x01" + b"A" * (len(rest.properties) - 10) + b"\x02"
+    items = [BatchItem(b"body", properties, 0), *[rest] * (FEW * 2)]
+    assert len({len(item.properties) for item in items}) == 1
+    assert store.append_batch_body(DRAFT, encode_batch(items)) is not None
+    store.write()
+    key = properties[9:-1]
+    assert len(store.query("orders", key.decode()).slices) == 1
+    store.close()

@@ -112,20 +112,13 @@ def encode_batch_records(
     """
     if not header.is_usual or len(body) < MIN_ITEM_BYTES:
         return None
-    made = _encode_with_first_id(body, header, queue_offset, position, now)
-    if made is None:
-        made = _encode_alike(body, header, queue_offset, position, now)
+    made = (
+        _encode_uniform(body, header, queue_offset, position, now)
+        or _encode_with_first_id(body, header, queue_offset, position, now)
+        or _encode_mixed(body, header, queue_offset, position, now)
+    )
     if made is None or (unless and _has_one(made[1].properties_blob, tuple(unless))):
         return None
-    return made
-
-
-def _encode_alike(
-    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
-) -> tuple[bytes, EncodedBatch] | None:
-    made = _encode_uniform(body, header, queue_offset, position, now)
-    if made is None:
-        made = _encode_mixed(body, header, queue_offset, position, now)
     return made
 
 
@@ -160,7 +153,10 @@ def _encode_with_first_id(
     )
     first = _encode_mixed(body[:size], header, queue_offset, position, now)
     # The first record of these is replaced by a longer one, so the others are moved by that.
-    made = _encode_alike(plain, header, queue_offset, position + extra, now)
+    moved = position + extra
+    made = _encode_uniform(plain, header, queue_offset, moved, now) or _encode_mixed(
+        plain, header, queue_offset, moved, now
+    )
     if first is None or made is None:
         return None
     records, batch = made
