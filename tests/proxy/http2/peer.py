@@ -79,7 +79,7 @@ class Methods:
         raise RuntimeError("a fault of ours")
 
     def quickly(self, call: Call) -> bool:
-        """Answers at once, later, never, or leaves the call to the plain path, as it is told."""
+        """Answers at once, later, never, or leaves the call to the plain path, as its test says."""
         if call.message == b"crash":
             raise RuntimeError("a fault of ours")
         if call.message == b"leave":
