@@ -59,7 +59,7 @@ def opened(path: Path, arrivals: list[tuple[object, ...]] | None, clock: list[in
     store = MessageStore(path, config, time_ms=lambda: clock[0])
     store.open()
     if arrivals is not None:
-        store.on_arrival(lambda *told: arrivals.append(told))
+        store.on_arrival(lambda *heard_of: arrivals.append(heard_of))
     return store
 
 
@@ -121,10 +121,10 @@ def test_records_of_one_write_leave_the_same_store_as_one_by_one(
 ) -> None:
     path = tmp_path_factory.mktemp("alike")
     clock = [NOW]
-    told: tuple[list[tuple[object, ...]], ...] = ([], [])
+    heard_of: tuple[list[tuple[object, ...]], ...] = ([], [])
     together, single = (
         opened(path / name, heard if is_listening else None, clock)
-        for name, heard in zip(("together", "single"), told, strict=True)
+        for name, heard in zip(("together", "single"), heard_of, strict=True)
     )
     for turn in range(3):
         clock[0] += turn
@@ -142,7 +142,7 @@ def test_records_of_one_write_leave_the_same_store_as_one_by_one(
                 store.write()
     together.publish()
     single.publish()
-    assert told[0] == told[1]
+    assert heard_of[0] == heard_of[1]
     for key in ("k1", "odd", (shared[1] % 101).decode(), (shared[1] % 7).decode()):
         found = [
             [*map(bytes, store.query("orders", key, begin_ms=0, end_ms=2 * NOW).slices)]
