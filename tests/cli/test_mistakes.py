@@ -194,6 +194,12 @@ def test_a_demo_that_could_not_end_does_not_begin(
     assert list(tmp_path.glob("*.html")) == []
 
 
+def test_the_time_of_an_old_secret_is_not_ignored() -> None:
+    said = fail("user", "rotate", "app", "--grace", "24h", "--namesrv", "127.0.0.1:1")
+    assert "--grace needs --data" in said
+    assert "penstock user rotate app --grace 24h --data DIR" in said
+
+
 @pytest.mark.parametrize("flag", [["--queues", "many"], ["--queues=many"], ["-q", "many"]])
 def test_a_refused_value_is_named(flag: list[str]) -> None:
     assert "Invalid value for '--queues' / '-q': 'many'" in fail(

@@ -31,6 +31,7 @@ app = Group(
 )
 
 SECRET_VARIABLE = "PENSTOCK_NEW_SECRET"
+_GRACE = "24h"
 
 name_argument = argument("name", help="Name of the user: its access key.")
 data_option = option(
@@ -159,7 +160,7 @@ def show_user(target: Target, name: str, data: Path | None, as_json: bool) -> No
 @option(
     "--grace",
     metavar="DURATION",
-    default="24h",
+    show_default=_GRACE,
     help="How long the old secret stays valid; with --data only.",
 )
 @secret_file_option
@@ -168,7 +169,7 @@ def show_user(target: Target, name: str, data: Path | None, as_json: bool) -> No
 def rotate_secret(
     target: Target,
     name: str,
-    grace: str,
+    grace: str | None,
     secret_file: Path | None,
     data: Path | None,
     as_json: bool,
@@ -182,9 +183,16 @@ def rotate_secret(
     """
     from penstock.auth.users import new_secret, rotated
 
+    if grace is not None and data is None:
+        # The old secret would end at once, with the programs that use it.
+        raise InvalidArgument(
+            "--grace needs --data: over the network the old secret is invalid at once",
+            expected="both, or neither",
+            hint=f"penstock user rotate {name} --grace {grace} --data DIR, where the servers run",
+        )
     given = _given_secret(secret_file)
     if data is not None:
-        grace_ms = round(seconds(grace) * 1000)
+        grace_ms = round(seconds(grace or _GRACE) * 1000)
         made = new_secret(now_ms(), given).value
 
         def change(users: Users) -> Users:
