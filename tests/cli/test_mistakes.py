@@ -194,6 +194,17 @@ def test_a_demo_that_could_not_end_does_not_begin(
     assert list(tmp_path.glob("*.html")) == []
 
 
+@pytest.mark.parametrize("port", ["8082", "0"])
+def test_a_console_that_was_asked_for_is_not_left_out(
+    port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.chdir(tmp_path)
+    said = fail("up", "--console", port)
+    assert "pip install 'penstock[console]'" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_time_of_an_old_secret_is_not_ignored() -> None:
     said = fail("user", "rotate", "app", "--grace", "24h", "--namesrv", "127.0.0.1:1")
     assert "--grace needs --data" in said

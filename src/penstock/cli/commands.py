@@ -138,6 +138,12 @@ class Command(click.Command):
         _write_help(self, ctx, formatter)
 
 
+def was_given(parameter: str) -> bool:
+    """Whether an option of the running command was typed, and is not its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
 class Group(click.Group):
     """Commands below one verb, listed in the order of their declaration."""
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from penstock.cli import broker_config
-from penstock.cli.commands import PATH, F, Number, ServingGroup, command, option
-from penstock.console.listening import DEFAULT_PORT
+from penstock.cli.commands import PATH, F, Number, ServingGroup, command, option, was_given
+from penstock.console.listening import DEFAULT_PORT, require_installed
 
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
@@ -159,6 +159,7 @@ def broker_options(function: F) -> F:
     default=str(DEFAULT_PORT),
     metavar="PORT|off",
     help="Port of the web console on this machine; if it is taken, a free one.",
+    show_default=f"{DEFAULT_PORT}; needs penstock[console]",
 )
 @option(
     "--other-brokers",
@@ -182,6 +183,8 @@ def up(*, as_json: bool, **options: Any) -> None:
     """
     from penstock.cli import server_plan
 
+    if options["console"] is not None and was_given("console"):
+        require_installed()
     plan = server_plan.make_plan(options)
     server_plan.serve(server_plan.everything, plan, as_json=as_json)
 
