@@ -16,7 +16,7 @@ import pytest
 from tests.cli.running import PENSTOCK, fail, run, wait_for
 
 from penstock.cli import error_reports
-from penstock.errors import PenstockError
+from penstock.errors import NameserverUnavailable, PenstockError
 from penstock.testing.embedded import Embedded
 
 ASKS_A_CLUSTER = [
@@ -209,6 +209,24 @@ def test_the_time_of_an_old_secret_is_not_ignored() -> None:
     said = fail("user", "rotate", "app", "--grace", "24h", "--namesrv", "127.0.0.1:1")
     assert "--grace needs --data" in said
     assert "penstock user rotate app --grace 24h --data DIR" in said
+
+
+@pytest.mark.parametrize(
+    ("reason", "way_out"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "try: --tls, with"),
+        ("closed by the peer", "try: --tls, with"),
+        ("protocol error", "try: `penstock up`"),
+    ],
+)
+def test_a_server_that_hangs_up_may_take_only_tls(reason: str, way_out: str) -> None:
+    error = NameserverUnavailable(
+        "none of the name servers mq:9876 answered (connection to mq:9876 ended before "
+        f"GET_BROKER_CLUSTER_INFO (request 1) was answered: {reason})"
+    )
+    said = error_reports.in_words(error)
+    assert way_out in said
+    assert said.count("try: ") == 1
 
 
 @pytest.mark.parametrize("flag", [["--queues", "many"], ["--queues=many"], ["-q", "many"]])

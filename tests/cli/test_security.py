@@ -79,6 +79,7 @@ def test_from_nothing_to_a_user_over_tls(person: Person, secured: ChildProcess) 
         PENSTOCK_SECRET_KEY="wrong",
     )
     assert "check signature failed" in refused
+    assert "try: look for a mistake in the access key or its secret" in refused
     plain = person.run("send", "orders", "hi", "--namesrv", local["namesrv"], code=1, **keys)
     assert "Sent" not in plain
     assert made["secret"] not in (person.directory / "data/audit.jsonl").read_text()

@@ -30,7 +30,7 @@ from typing import NoReturn
 
 import click
 
-from penstock.errors import NameserverUnavailable, PenstockError
+from penstock.errors import NameserverUnavailable, NoPermission, PenstockError
 
 FAILED = 1
 INTERRUPTED = 130
@@ -63,6 +63,9 @@ _AFTER_THE_COMMAND = {
     "--context": "--context NAME",
     "--namespace": "--namespace NAME",
 }
+# A server that takes only TLS closes a plain connection without a word.
+_HUNG_UP = re.compile(r"connection to \S+ ended before .*(?:reset by peer|closed by the peer)")
+_WRONG_KEYS = "check signature failed"
 _IS_IT_TLS = "does that port speak TLS?"
 _HINT_WITHIN = re.compile(r"; (?:try: [^()]*|[^();]*\?)\)")
 
@@ -106,7 +109,7 @@ def report(error: BaseException) -> int:
         _leave_the_pipe()
         return 0
     if isinstance(error, PenstockError):
-        _say(_with_way_out(error), error, FAILED)
+        _say(in_words(error), error, FAILED)
         return FAILED
     if isinstance(error, OSError):
         _say(of_the_system(error), error, FAILED)
@@ -165,7 +168,8 @@ def _with_suggestion(error: click.NoSuchOption) -> str:
     return f"{text} (a value that begins with - goes after --)" if name[1:2].isdigit() else text
 
 
-def _with_way_out(error: PenstockError) -> str:
+def in_words(error: PenstockError) -> str:
+    """What went wrong, with a way out."""
     asked = _ASKED_A_BROKER.search(error.what)
     if asked is not None:
         return (
@@ -183,9 +187,19 @@ def _with_way_out(error: PenstockError) -> str:
         what = _HINT_WITHIN.sub(")", error.what)
         if _IS_IT_TLS in error.what:
             return f"{what}; {_IS_IT_TLS} Try: without --tls, or the port that does"
+        if _HUNG_UP.search(what):
+            return (
+                f"{what}; try: --tls, with --tls-ca FILE, if that port takes only TLS, or another "
+                "address: --namesrv HOST:PORT, NAMESRV_ADDR, `penstock context use NAME`"
+            )
         return (
             f"{what}; try: `penstock up` to start one on this machine, or another address: "
             "--namesrv HOST:PORT, NAMESRV_ADDR, `penstock context use NAME`"
+        )
+    if isinstance(error, NoPermission) and error.hint is None and _WRONG_KEYS in error.what:
+        return (
+            f"{error}; try: look for a mistake in the access key or its secret, in the context, in "
+            "PENSTOCK_ACCESS_KEY and PENSTOCK_SECRET_KEY, or a user that is disabled"
         )
     return str(error)
 
