@@ -63,6 +63,16 @@ async def test_timer_messages_are_listed_with_their_time(mq: Embedded, browser: 
     await eventually(listed, 60)
 
 
+async def test_a_cluster_without_users_did_answer(browser: Browser) -> None:
+    refused = await browser.client.get(browser.path("access"))
+    shown = text_of(refused.text)
+    assert "Not supported by this cluster" in shown
+    assert "authentication is off" in shown
+    assert "did not answer" not in shown
+    refused = await browser.client.get("/api/v1" + browser.path("access"))
+    assert refused.json()["title"] == "Not supported by this cluster"
+
+
 @pytest.mark.spec("C19")
 async def test_a_java_client_has_its_language_and_version(mq: Embedded, browser: Browser) -> None:
     host, _, port = mq.admin.cluster()[0].address.rpartition(":")

@@ -120,7 +120,7 @@ def problem(error: Exception, status: int) -> Response:
     titles = {401: "Keys are needed", 429: "Too many attempts"}
     return problem_response(
         status,
-        titles.get(status, error_title(status)),
+        titles.get(status, error_title(status, error)),
         getattr(error, "what", None) or str(error) or type(error).__name__,
         expected=getattr(error, "expected", None),
         hint=getattr(error, "hint", None),

@@ -33,6 +33,7 @@ from penstock.errors import (
     NoPermission,
     NotFound,
     PenstockError,
+    RequestCodeNotSupported,
     TopicNotFound,
 )
 from penstock.runtime.durations import seconds
@@ -448,11 +449,12 @@ def status_of(error: Exception) -> int:
     return 400 if isinstance(error, InvalidArgument) else 502
 
 
-def error_title(status: int) -> str:
+def error_title(status: int, error: Exception) -> str:
     """What went wrong, in a few words."""
-    return {404: "Not found", 403: "Not allowed", 400: "That cannot be done"}.get(
-        status, "The cluster did not answer"
-    )
+    titles = {404: "Not found", 403: "Not allowed", 400: "That cannot be done"}
+    if isinstance(error, RequestCodeNotSupported):
+        return "Not supported by this cluster"
+    return titles.get(status, "The cluster did not answer")
 
 
 def visit_error(visit: Visit, error: Exception, status: int) -> Response:
@@ -465,5 +467,5 @@ def visit_error(visit: Visit, error: Exception, status: int) -> Response:
         what=getattr(error, "what", None) or str(error) or type(error).__name__,
         expected=getattr(error, "expected", None),
         hint=getattr(error, "hint", None),
-        title=error_title(status),
+        title=error_title(status, error),
     )
