@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+import pytest
 from tests.doctor.patients import (
     GROUP,
     TOPIC,
@@ -123,19 +124,22 @@ async def test_a_group_past_the_end_is_reported_with_both_numbers() -> None:
         assert causes(await examine(mq)) == ["no-members"]
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "message of"), (3, "messages of")])
 @in_virtual_time
-async def test_failed_messages_without_a_consumer_are_reported() -> None:
+async def test_failed_messages_without_a_consumer_are_reported(count: int, said: str) -> None:
     async with shop() as mq:
         async with consuming(mq, fails):
-            await send(mq, 3)
+            await send(mq, count)
             await mq.clock.advance("2s")
         # Their delay passes without a connected member.
         await mq.clock.advance("1m")
         report = await examine(mq)
         assert causes(report) == ["no-members", "retry-backlog"]
         found = report.findings[1]
-        assert found.evidence["waiting"] == 3
-        assert report.facts.retry_lag == 3
+        assert found.evidence["waiting"] == count
+        assert f"{count} failed {said} group" in found.what
+        assert ("waits for" if count == 1 else "wait for") in found.what
+        assert report.facts.retry_lag == count
         async with consuming(mq):
             assert causes(await examine(mq)) == []
 

@@ -141,8 +141,8 @@ def retry_backlog(facts: GroupFacts, limits: Thresholds) -> Iterator[Finding]:
         behind = [q for q in facts.retries if q.lag]
         yield warning(
             "retry-backlog",
-            f"{plural(facts.retry_lag, 'failed message')} of group {facts.group!r} wait for the "
-            "next attempt",
+            f"{plural(facts.retry_lag, 'failed message')} of group {facts.group!r} "
+            f"{'waits' if facts.retry_lag == 1 else 'wait'} for the next attempt",
             f"penstock group lag {facts.group}",
             "look at why its handler fails: what the consumer logs, or penstock dlq list "
             f"{facts.group}",
