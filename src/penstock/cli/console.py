@@ -51,6 +51,7 @@ _REACH = "Reach and rules"
 @option(
     "--base-path",
     default="",
+    show_default="/",
     metavar="PATH",
     help="The path below which a proxy serves it, such as /mq.",
     section=_REACH,

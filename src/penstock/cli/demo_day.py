@@ -125,7 +125,7 @@ def _require_packages() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPackage(
-            f"the demo needs {' and '.join(missing)}, not installed here",
+            f"the demo needs {', '.join(missing)}, which this Python does not have",
             hint="pip install 'penstock[spark,java,report]'",
         )
 
