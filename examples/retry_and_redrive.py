@@ -60,8 +60,8 @@ def main() -> None:
             for letter in letters:
                 body = letter.message.body.decode()
                 print(
-                    f"dead letter: {body}, from {letter.origin_topic}, {letter.attempts} attempts, "
-                    f"{letter.reason_type}: {letter.reason}"
+                    f"dead letter: {body}, from {letter.origin_topic}, "
+                    f"attempts: {letter.attempts}, {letter.reason_type}: {letter.reason}"
                 )
 
             cards_are_readable = True  # the handler was fixed

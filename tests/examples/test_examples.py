@@ -31,8 +31,8 @@ PRINTED = {
     "retry_and_redrive": [
         r"flowers: billed at attempt 2",
         r"two books: failed at attempt 4",
-        r"dead letter: a coat, from orders, 1 attempts, DeadLetter: the card has expired",
-        r"dead letter: two books, from orders, 4 attempts, ValueError: card number cannot be read",
+        r"dead letter: a coat, from orders, attempts: 1, DeadLetter: the card has expired",
+        r"dead letter: two books, from orders, attempts: 4, ValueError: card number cannot be read",
         r"billed\n",
         r"dead letters left: 0",
     ],
