@@ -175,6 +175,14 @@ def test_export_refuses_what_is_neither_position_nor_time(data: Path) -> None:
     assert "--from 'yesterday'" in str(result.exception)
 
 
+def test_export_says_that_it_found_nothing(data: Path) -> None:
+    result = CliRunner().invoke(app, ["store", "export", str(data), "--topic", "order"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "No message was found." in result.stderr
+    result = CliRunner().invoke(app, ["store", "export", str(data), "--limit", "0"])
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_export_to_a_file_prints_nothing(data: Path, tmp_path: Path) -> None:
     assert run("export", data, "--output", tmp_path / "out.jsonl") == ""
     assert lines((tmp_path / "out.jsonl").read_text()) == lines(run("export", data))

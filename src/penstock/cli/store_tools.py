@@ -231,7 +231,7 @@ def export_store(
     part = _range(start, end, topics, internal=internal)
     damages = []
     hidden = 0
-    left = sys.maxsize if limit is None else limit
+    left = most = sys.maxsize if limit is None else limit
     with _opened(file) as stream:
 
         def export(name: str, root: str, *, progress: Callable[[int, int], None]) -> None:
@@ -242,6 +242,8 @@ def export_store(
             hidden += exporter.hidden
 
         _examine(directory, "exporting", export)
+    if left == most > 0:
+        output.note("No message was found.")
     if hidden:
         output.note(
             f"{counted(hidden, 'record')} of system topics left out, such as messages that "
