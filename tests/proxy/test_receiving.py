@@ -436,6 +436,10 @@ def test_delays_of_groups() -> None:
     policy = GroupRetryPolicy(RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2))
     growing = GroupFacts("g", policy=policy)
     assert [growing.delay_after(n) for n in (1, 2, 3, 4, 5, 10**9)] == [1, 2, 4, 8, 9, 9]
+    policy = GroupRetryPolicy(
+        RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2**62)
+    )
+    assert GroupFacts("g", policy=policy).delay_after(99) == 9
 
 
 @pytest.mark.spec("G56")
