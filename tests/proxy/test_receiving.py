@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
+import logging
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ from penstock.protocol.bodies.groups import (
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.clients import ResetOffset
+from penstock.proxy import clients
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.renewals import LONGEST_SECONDS
 from penstock.proxy.wire.codes import ClientType, Code, DigestType
@@ -368,6 +372,37 @@ async def test_a_dead_letter_that_cannot_be_stored_holds_up_no_other_message(
         assert await client.messages(wait=5) == []
         (record,) = await all_records(await lab.remoting(), dead_letter_topic(GROUP))
         assert record.body == b"bad"
+
+
+@in_virtual_time
+async def test_receipts_of_brokers_that_are_none_leave_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What is logged is kept by pytest.
+    caplog.set_level(logging.ERROR, "penstock.proxy")
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"hello")
+        (got,) = await client.messages()
+        handles = [handle_of(got).replace("broker-a", f"none-{n}") for n in range(2000)]
+        await client.ack(handles[0], handles[1])
+        tracemalloc.start()
+        try:
+            for begin in range(0, 2000, 500):
+                answer = await client.ack(*handles[begin : begin + 500])
+                assert code_of(answer) == Code.INTERNAL_SERVER_ERROR
+            del answer
+            gc.collect()
+            kept = sum(
+                one.size
+                for one in tracemalloc.take_snapshot().statistics("filename")
+                if one.traceback[0].filename == clients.__file__
+            )
+        finally:
+            tracemalloc.stop()
+        assert kept < 20_000
+        assert code_of(await client.ack(handle_of(got))) == Code.OK
 
 
 @pytest.mark.parametrize("turns", range(0, 24, 2))
