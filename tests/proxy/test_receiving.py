@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
+import logging
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ from penstock.protocol.bodies.groups import (
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.clients import ResetOffset
+from penstock.proxy import clients
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.renewals import LONGEST_SECONDS
 from penstock.proxy.wire.codes import ClientType, Code, DigestType
@@ -343,6 +347,84 @@ async def test_messages_that_were_delivered_too_often_are_dead(tmp_path: Path) -
         assert properties(record)["UNIQ_KEY"] == sent.message_id
 
 
+@in_virtual_time
+async def test_a_dead_letter_that_cannot_be_stored_holds_up_no_other_message(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        lab.group(retry_max_times=5)
+        client = lab.client()
+        await client.sent(b"bad")
+        (got,) = await client.messages(wait=20)
+        assert code_of(await client.change(handle_of(got), 1)) == Code.OK
+        await lab.clock.sleep(40)
+        await client.sent(b"good")
+        lab.group(retry_max_times=0)
+        # It is to be read out, and takes nothing more.
+        lab.broker.state.settings.change({"brokerPermission": "4"})
+        (good,) = await client.messages(wait=5)
+        assert good.body == b"good"
+        assert code_of(await client.ack(handle_of(good))) == Code.OK
+        assert await client.messages() == []
+        lab.broker.state.settings.change({"brokerPermission": "6"})
+        await lab.clock.sleep(31)
+        assert await client.messages(wait=5) == []
+        (record,) = await all_records(await lab.remoting(), dead_letter_topic(GROUP))
+        assert record.body == b"bad"
+
+
+@in_virtual_time
+async def test_receipts_of_brokers_that_are_none_leave_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What is logged is kept by pytest.
+    caplog.set_level(logging.ERROR, "penstock.proxy")
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        await client.sent(b"hello")
+        (got,) = await client.messages()
+        handles = [handle_of(got).replace("broker-a", f"none-{n}") for n in range(2000)]
+        await client.ack(handles[0], handles[1])
+        tracemalloc.start()
+        try:
+            for begin in range(0, 2000, 500):
+                answer = await client.ack(*handles[begin : begin + 500])
+                assert code_of(answer) == Code.INTERNAL_SERVER_ERROR
+            del answer
+            gc.collect()
+            kept = sum(
+                one.size
+                for one in tracemalloc.take_snapshot().statistics("filename")
+                if one.traceback[0].filename == clients.__file__
+            )
+        finally:
+            tracemalloc.stop()
+        assert kept < 20_000
+        assert code_of(await client.ack(handle_of(got))) == Code.OK
+
+
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+@in_virtual_time
+async def test_a_poll_that_ends_at_any_time_keeps_no_message(tmp_path: Path, turns: int) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        assert await client.messages(tags="Aa") == []
+        # The hashes of their tags are equal, so the poll itself ends the first one.
+        await client.sent(b"other", tag="BB")
+        await client.sent(b"wanted", tag="Aa")
+        poll = asyncio.ensure_future(client.messages(tags="Aa", invisible=3600, wait=5))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if poll.cancel():
+            await asyncio.wait((poll,))
+            assert bodies(await client.messages(tags="Aa", wait=20)) == [b"wanted"]
+        else:
+            assert bodies(await poll) == [b"wanted"]
+
+
 @pytest.mark.spec("G61")
 @in_virtual_time
 async def test_an_expired_message_can_be_sent_to_the_dead_letters(tmp_path: Path) -> None:
@@ -436,6 +518,10 @@ def test_delays_of_groups() -> None:
     policy = GroupRetryPolicy(RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2))
     growing = GroupFacts("g", policy=policy)
     assert [growing.delay_after(n) for n in (1, 2, 3, 4, 5, 10**9)] == [1, 2, 4, 8, 9, 9]
+    policy = GroupRetryPolicy(
+        RetryPolicyType.EXPONENTIAL, ExponentialRetryPolicy(1000, 9000, 2**62)
+    )
+    assert GroupFacts("g", policy=policy).delay_after(99) == 9
 
 
 @pytest.mark.spec("G56")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import (
+    ConnectFailed,
     ConnectionLost,
     PenstockError,
     RemotingError,
@@ -132,6 +133,13 @@ class Client:
         found = self.open_peer(broker_name)
         if found is not None:
             return found
+        if broker_name not in self._connecting:
+            names = await self._backend.broker_names()
+            # Clients name brokers in receipt handles: what is none must not be remembered.
+            if broker_name not in names:
+                raise ConnectFailed(
+                    f"no broker {broker_name!r} is known", expected=", ".join(names) or "a broker"
+                )
         async with self._connecting[broker_name]:
             found = self._peers.get(broker_name)
             if found is None or found.is_closed:

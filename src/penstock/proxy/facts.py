@@ -127,6 +127,9 @@ class GroupFacts:
         """Seconds that a message waits after its failed delivery number ``attempt``."""
         if self.is_exponential:
             initial, longest, factor = self.exponential()
-            return min(initial * factor ** min(max(0, attempt - 1), 64), longest)
+            try:
+                return min(initial * factor ** min(max(0, attempt - 1), 64), longest)
+            except OverflowError:
+                return longest
         delays = self.customized()
         return delays[min(max(1, attempt), len(delays)) - 1]

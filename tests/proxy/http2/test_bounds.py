@@ -133,6 +133,19 @@ async def test_long_headers_count(place: Place, monkeypatch: pytest.MonkeyPatch)
         assert place.server.open_calls == 9
 
 
+async def test_many_short_headers_count(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each is an object or two, and a few bytes on the wire.
+    monkeypatch.setattr(load, "MAX_CONNECTION_BYTES", 1 << 20)
+    names = "abcdefghijklmnopqrstuvwxyz"
+    more = {one + two: "" for one in names for two in names[:10]}
+    async with place.peer() as peer:
+        for number in range(60):
+            peer.send(HEADERS, END_HEADERS, 2 * number + 1, head("/wait", **more))
+        refused = await statuses(peer)
+        assert set(refused) == {TOO_MUCH}
+        assert place.server.open_calls == 60 - len(refused) < 50
+
+
 async def test_messages_that_are_read_after_the_end_do_not_count(place: Place) -> None:
     async with place.peer() as peer:
         peer.send(HEADERS, END_HEADERS, 1, head("/unread"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,8 @@ from penstock.proxy.wire.messages import (
     ReceiveMessageResponse,
     Status,
 )
+
+log = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 32
 MAX_POLL_SECONDS: Final = 20.0
@@ -244,14 +247,22 @@ def _give_back_late(poll: _Poll, work: asyncio.Future[Command]) -> None:
 async def _sift(poll: _Poll, popped: Sequence[Popped]) -> list[Popped]:
     """What is delivered: not what has another tag, nor what was delivered too often."""
     kept: list[Popped] = []
-    for one in popped:
-        if poll.tags and one.message.tag not in poll.tags:
-            # Brokers compare hashes of tags, which may be equal by chance.
-            await acknowledge(poll.delivery, one.receipt)
-        elif _is_dead(poll, one):
-            await bury(poll.delivery, one.receipt, one.message.msg_id)
-        else:
-            kept.append(one)
+    for index, one in enumerate(popped):
+        try:
+            if poll.tags and one.message.tag not in poll.tags:
+                # Brokers compare hashes of tags, which may be equal by chance.
+                await acknowledge(poll.delivery, one.receipt)
+            elif _is_dead(poll, one):
+                await bury(poll.delivery, one.receipt, one.message.msg_id)
+            else:
+                kept.append(one)
+        except PenstockError as error:
+            # It comes again when its time is up, and takes nothing from the others.
+            log.warning("message not ended receipt=%s error=%s", one.receipt, error)
+        except asyncio.CancelledError:
+            left = [other.receipt for other in (*kept, *popped[index:])]
+            poll.parts.in_background(make_visible(poll.delivery, left))
+            raise
     return kept
 
 

@@ -48,7 +48,9 @@ MAX_SETTINGS: Final = 500
 MAX_BLOCK_BYTES: Final = 4 * MAX_LIST_BYTES
 _CALL_WINDOW: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 16 << 20
-_SHORT_HEAD: Final = 1024
+_SHORT_HEAD: Final = 4096
+_HEADER_BYTES: Final = 96
+"""About what a header takes besides its text: a few bytes of a block make a short one."""
 
 
 class Connection(asyncio.Protocol):
@@ -255,7 +257,8 @@ class Connection(asyncio.Protocol):
         elif too_many is not None:
             self._refuse(flags, stream_id, CallFailed(GrpcStatus.RESOURCE_EXHAUSTED, too_many))
         else:
-            self._open(flags, stream_id, headers, len(block))
+            size = len(block) + _HEADER_BYTES * len(headers)
+            self._open(flags, stream_id, headers, size)
 
     def _open(self, flags: int, stream_id: int, headers: dict[str, str], size: int) -> None:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(
