@@ -211,6 +211,42 @@ async def test_a_message_that_is_not_ended_is_renewed_further(tmp_path: Path) ->
         assert len(lab.endpoint.parts.renewals) == 1
 
 
+@pytest.mark.parametrize("is_renewed", [False, True])
+@in_virtual_time
+async def test_an_acknowledgement_that_the_broker_refuses_is_answered_alike(
+    tmp_path: Path, is_renewed: bool
+) -> None:
+    async with Lab(tmp_path) as lab:
+        client = await prepared(lab)
+        await client.sent(b"second")
+        one, two = await client.messages(renew=is_renewed, invisible=30)
+        lab.broker.state.topics.remove(TOPIC)
+        plain = await client.plain("AckMessage", acknowledgement(handle_of(one)))
+        quick = await client.quick("AckMessage", acknowledgement(handle_of(two)))
+        assert plain.status.code != Code.OK
+        assert quick is not None
+        plain.entries[0].receipt_handle = quick.entries[0].receipt_handle
+        assert quick == plain
+        assert len(lab.endpoint.parts.renewals) == 2 * is_renewed
+
+
+@in_virtual_time
+async def test_a_message_that_was_renewed_is_ended_by_its_first_receipt(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        client = await prepared(lab)
+        (one,) = await client.messages(renew=True)
+        renewed = lab.endpoint.parts.renewals.find(GROUP, TOPIC, Receipt.parse(handle_of(one)))
+        assert renewed is not None
+        await asyncio.sleep(56)
+        # The time of the first receipt is not over yet, but it is not the one that counts.
+        assert renewed.times == 1
+        answer = await client.quick("AckMessage", acknowledgement(handle_of(one)))
+        assert answer is not None
+        assert answer.status.code == Code.OK
+        await asyncio.sleep(500)
+        assert await client.messages() == []
+
+
 @in_virtual_time
 async def test_a_message_whose_renewal_is_under_way_is_left_to_the_plain_path(
     tmp_path: Path,

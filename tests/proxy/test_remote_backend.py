@@ -22,12 +22,21 @@ from tests.proxy.lab import (
     topic_config,
 )
 from tests.support.stage import Stage, in_virtual_time
+from tests.support.wire import Wire, json_body
 
 from penstock.broker import Broker
 from penstock.errors import ConnectFailed, ConnectionLost, NameserverUnavailable, RemotingError
+from penstock.protocol.bodies.common import DataVersion
 from penstock.protocol.bodies.groups import SubscriptionGroupConfig
+from penstock.protocol.bodies.registration import RegisterBrokerBody
+from penstock.protocol.bodies.routes import TopicRouteData
+from penstock.protocol.bodies.topics import TopicConfig, TopicConfigTable
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.headers.nameserver import RegisterBroker
+from penstock.protocol.headers.routes import GetRouteInfo
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import Endpoint
+from penstock.proxy.local_backend import LocalBackend
 from penstock.proxy.remote_backend import RemoteBackend
 from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import ClientType, Code, MessageType, Resolution
@@ -43,6 +52,7 @@ class RemoteLab:
         self.brokers = brokers
         self.endpoint = endpoint
         self.clock: Clock = stage.clock
+        self.name_servers = stage.name_servers
 
     def client(self, client_id: str = "c1") -> LabClient:
         caller = Caller(client_id=client_id, address="198.51.100.9:4000")
@@ -158,6 +168,12 @@ async def test_transactions_of_an_endpoint_before(tmp_path: Path) -> None:
         backend = lab.endpoint.parts.backend
         assert await backend.find_half(TOPIC, "invented") is None
         assert await backend.find_half("other", first.transaction_id) is None
+        # The place of a half is that of its newest copy, as its own broker says.
+        found = [
+            await LocalBackend(broker).find_half(TOPIC, asked.transaction_id)
+            for broker in lab.brokers
+        ]
+        assert await backend.find_half(TOPIC, asked.transaction_id) in found
         # The endpoint that knew them is gone.
         endpoint = Endpoint(backend, lab.clock, advertised=lambda: ("192.0.2.1", 8081))
         async with endpoint:
@@ -239,11 +255,43 @@ async def test_a_broker_that_cannot_be_reached(tmp_path: Path) -> None:
         lab.brokers[1].state.topics.put(topic_config("fresh", queues=2))
         request.topic.name = "fresh"
         assert len((await client.call("QueryRoute", request)).message_queues) == 2
+        # A group that no broker knows yet: one has said so, and the first use makes it.
+        assert (await lab.endpoint.parts.backend.group("new")).name == "new"
         # What did not answer is not waited for again at once.
         before = lab.clock.monotonic()
         request.topic.name = TOPIC
         assert code_of(await client.call("QueryRoute", request)) == Code.OK
         assert lab.clock.monotonic() - before < 1
+
+
+@in_virtual_time
+async def test_a_topic_is_used_while_the_master_of_one_of_its_brokers_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "broker-a") as lab:
+        await lab.put_topic(queues=1)
+        slave = RegisterBroker(
+            broker_name="broker-b",
+            broker_addr="127.0.0.1:1",
+            cluster_name="DefaultCluster",
+            ha_server_addr="127.0.0.1:2",
+            broker_id=1,
+            enable_acting_master=True,
+        )
+        configs = {name: TopicConfig(name, 1, 1) for name in (TOPIC, "other")}
+        topics = TopicConfigTable(configs, DataVersion(1, 1_700_000_000_000, 0))
+        (name_server,) = lab.name_servers
+        async with await Wire.connect(name_server.port) as wire_:
+            await wire_.ok(RequestCode.REGISTER_BROKER, slave, RegisterBrokerBody(topics))
+            route = await wire_.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo(TOPIC))
+            brokers = json_body(TopicRouteData, route).broker_datas
+            assert {one.broker_name: [*one.broker_addrs] for one in brokers} == {
+                "broker-a": [0],
+                "broker-b": [1],
+            }
+            client = lab.client()
+            await client.sent(b"x")
+            assert bodies(await client.messages(wait=1)) == [b"x"]
 
 
 @in_virtual_time

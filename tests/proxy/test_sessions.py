@@ -236,6 +236,38 @@ async def test_a_heartbeat_registers_a_client_whose_settings_are_not_known(
         assert code_of(await lab.client("c3").heartbeat(PUSH, "")) == Code.ILLEGAL_CONSUMER_GROUP
 
 
+@in_virtual_time
+async def test_a_heartbeat_without_settings_leaves_the_subscriptions_of_its_group(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic()
+        await lab.client("c1").settle(consumer_settings())
+        assert code_of(await lab.client("c2").heartbeat(PUSH, GROUP)) == Code.OK
+        wire_ = await lab.remoting()
+        answer = await wire_.request(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerList(GROUP)
+        )
+        shown = json_body(ConsumerConnections, answer)
+        assert {one.client_id for one in shown.connection_set} == {"c1", "c2"}
+        assert shown.subscription_table.keys() == {TOPIC}
+
+
+@in_virtual_time
+async def test_a_client_that_only_sends_and_acknowledges_is_not_silent(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        stream, _ = await client.settle(consumer_settings())
+        await client.sent(b"kept")
+        (kept,) = await client.messages(renew=True)
+        for _ in range(10):
+            await lab.clock.sleep(60)
+            await client.sent(b"x")
+        assert not stream.is_ended
+        assert code_of(await client.ack(handle_of(kept))) == Code.OK
+
+
 @pytest.mark.spec("G24")
 @in_virtual_time
 async def test_a_silent_client_is_forgotten_and_its_messages_come_again(tmp_path: Path) -> None:

@@ -93,6 +93,22 @@ async def test_an_open_half_is_found_at_the_broker(tmp_path: Path) -> None:
         assert await fresh.find(TOPIC, "unknown") is None
 
 
+@in_virtual_time
+async def test_a_half_that_was_sent_twice_is_ended_by_its_newest_copy(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1, kind="TRANSACTION")
+        client = lab.client()
+        for _ in range(2):
+            sent = await client.sent(b"twice", kind=TRANSACTION, message_id="the same")
+        newest = await lab.endpoint.parts.halves.find(TOPIC, sent.transaction_id)
+        fresh = Halves(lab.endpoint.parts.backend)
+        assert newest is not None
+        assert await fresh.find(TOPIC, sent.transaction_id) == newest
+        assert newest.state_offset == 1
+        assert code_of(await client.end(sent.transaction_id, Resolution.COMMIT)) == Code.OK
+        assert bodies(await client.messages(wait=1)) == [b"twice"]
+
+
 @pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
 @in_virtual_time
 async def test_a_question_of_an_apache_broker(tmp_path: Path, release: str) -> None:

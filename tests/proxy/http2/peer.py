@@ -141,6 +141,7 @@ class Peer:
     async def take(self) -> Frame:
         async with asyncio.timeout(SECONDS):
             word, flags, stream_id = struct.unpack(">IBI", await self.reader.readexactly(9))
+            assert word >> 8 <= MAX_FRAME, "longer than a client has to take"
             return Frame(word & 255, flags, stream_id, await self.reader.readexactly(word >> 8))
 
     async def until(self, *kinds: int) -> Frame:

@@ -59,6 +59,18 @@ async def test_whole_messages_count_until_the_call_is_over(
         assert place.server.kept_bytes < 1000
 
 
+async def test_what_a_connection_kept_does_not_count_for_ever(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "MAX_CONNECTION_BYTES", 200_000)
+    async with place.peer() as peer:
+        for stream_id in range(1, 41, 2):
+            peer.call(stream_id, "/wait", bytes(50_000))
+            peer.send(RESET, 0, stream_id, bytes(4))
+        peer.call(41, "/echo")
+        assert await statuses(peer) == ["0"]
+
+
 async def test_one_client_does_not_keep_the_others_from_being_served(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,17 @@ def test_the_table_has_a_bound() -> None:
         decoder.decode(b"\xc1")
 
 
+def test_every_place_of_a_long_table_is_found() -> None:
+    decoder = HeaderDecoder()
+    names = [f"n{number}" for number in range(100)]
+    for name in names:
+        decoder.decode(b"\x40" + literal(name, "v")[1:])
+    # The static table has 61 entries, and numbers from 127 on have a second byte.
+    for index, name in enumerate(reversed(names), 62):
+        place = bytes((0x80 | index,)) if index < 127 else bytes((0xFF, index - 127))
+        assert decoder.decode(place) == {name: "v"}
+
+
 def test_headers_of_ours_are_read() -> None:
     text = "x" * 300
     assert HeaderDecoder().decode(literal("name", "value") + literal("long", text)) == {

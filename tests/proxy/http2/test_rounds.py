@@ -17,6 +17,7 @@ from tests.proxy.http2.peer import (
     head,
 )
 
+from penstock.proxy.http2 import connection as http2
 from penstock.proxy.http2 import listening
 from penstock.proxy.http2.frames import PREFACE, Fault
 from penstock.testing.eventually import eventually
@@ -64,6 +65,19 @@ async def test_silent_clients_are_asked_and_then_dropped(place: Place) -> None:
     await eventually(lambda: place.methods.cancelled == 1)
 
 
+async def test_pings_of_a_client_that_stays_are_counted_anew_each_round(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http2, "MAX_CONTROL_FRAMES", 10)
+    async with place.peer() as peer:
+        for _ in range(10):
+            for _ in range(3):
+                await peer.settled()  # Two pings.
+            place.server.look_after(after(0))
+        peer.call(1, "/echo")
+        assert (await peer.answer(1))[0] == framed(b"hello")
+
+
 async def test_connections_without_calls_end_in_order(place: Place) -> None:
     async with place.peer() as idle, place.peer() as busy:
         idle.call(1, "/echo")
@@ -78,6 +92,8 @@ async def test_connections_without_calls_end_in_order(place: Place) -> None:
         assert int.from_bytes(gone.body[4:8]) == Fault.NO_ERROR
         await ends(idle.reader.read())
         assert len(place.server) == 1
+        # A client that waits for an answer need not connect anew.
+        assert not [one for one in await busy.settled() if one.kind == GO_AWAY]
 
 
 async def test_a_header_block_is_continued_soon(place: Place) -> None:

@@ -31,6 +31,7 @@ from tests.proxy.http2.peer import (
 )
 
 from penstock.proxy.http2 import connection as http2
+from penstock.proxy.http2 import output
 from penstock.proxy.http2.connection import Connection
 from penstock.proxy.http2.frames import PREFACE, Fault
 from penstock.proxy.http2.grpc_status import GrpcStatus
@@ -205,6 +206,16 @@ async def test_headers_of_a_stream_that_is_over(place: Place) -> None:
         assert (await peer.answer(3))[0] == framed(b"hello")
 
 
+async def test_a_stream_has_one_call(place: Place) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/echo")
+        await peer.answer(1)
+        peer.call(1, "/echo", b"again")
+        peer.call(3, "/echo")
+        answers = [one for one in await peer.settled() if one.kind in (HEADERS, DATA)]
+        assert {one.stream_id for one in answers} == {3}
+
+
 async def test_headers_that_are_too_long(place: Place) -> None:
     async with place.peer() as peer:
         path = b"\x40" + literal(":path", "/fail")[1:]
@@ -247,6 +258,30 @@ async def test_a_slow_reader_gets_everything(place: Place) -> None:
                 ended.add(one.stream_id)
             await asyncio.sleep(0)
         assert set(got.values()) == {whole}
+
+
+async def test_a_client_that_is_slow_again_and_again_is_not_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "MAX_UNSENT_BYTES", 10_000)
+    async with place.peer(setting(4, 1 << 30)) as peer:
+        peer.more(0, 1 << 30)
+        await peer.settled()
+        (connection,) = place.server._connections
+        for first in (1, 7, 13):
+            ended: set[int] = set()
+            for stream_id in (first, first + 2, first + 4):
+                peer.call(stream_id, "/many", bytes(MAX_MESSAGE))
+                await peer.writer.drain()
+            # Data waits for the client, answers to control frames do not.
+            await eventually(lambda: place.server.kept_bytes > 8 * MAX_MESSAGE)
+            before = connection._pings
+            peer.writer.write(frame(PING, 0, 0, bytes(8)) * 400)
+            await eventually(lambda: connection._pings == before + 400)  # noqa: B023
+            while len(ended) < 3:
+                one = await peer.until(DATA, HEADERS)
+                if one.kind == HEADERS and one.flags & END_STREAM:
+                    ended.add(one.stream_id)
 
 
 async def test_a_ping_for_each_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
