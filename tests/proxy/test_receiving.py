@@ -35,6 +35,8 @@ from penstock.protocol.headers.clients import ResetOffset
 from penstock.proxy import clients
 from penstock.proxy.facts import GroupFacts
 from penstock.proxy.renewals import LONGEST_SECONDS
+from penstock.proxy.times import duration
+from penstock.proxy.wire import messages as wire
 from penstock.proxy.wire.codes import ClientType, Code, DigestType
 from penstock.proxy.wire.messages import ReceiveMessageResponse
 
@@ -491,6 +493,31 @@ async def test_what_does_not_reach_its_client_comes_again_uncounted(tmp_path: Pa
         await client.sent(b"x")
         (got,) = await lab.client("c2").messages(wait=20)
         assert got.system_properties.delivery_attempt == 1
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+@in_virtual_time
+async def test_of_an_answer_that_is_cut_off_the_rest_comes_again_soon(
+    tmp_path: Path, taken: int
+) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.topic(queues=1)
+        client = lab.client()
+        for body in (b"one", b"two", b"three"):
+            await client.sent(body)
+        request = wire.ReceiveMessageRequest(
+            group=wire.Resource(name=GROUP),
+            message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC), id=-1),
+            batch_size=32,
+            invisible_duration=duration(600),
+            long_polling_timeout=duration(0),
+        )
+        received = await lab.endpoint.receive(request, client.caller)
+        # The status comes before the messages.
+        lab.endpoint.not_delivered(received, 1 + taken)
+        await lab.clock.sleep(30)
+        again = await lab.client("c2").messages()
+        assert sorted(bodies(again)) == sorted([b"one", b"two", b"three"][taken:])
 
 
 @pytest.mark.spec("G3")

@@ -155,6 +155,15 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_one_name_server_that_answers_is_enough(tmp_path: Path) -> None:
+    async with running(tmp_path, "broker-a") as lab:
+        await lab.put_topic()
+        (name_server,) = lab.name_servers
+        async with RemoteBackend(["127.0.0.1:1", name_server.address], lab.clock) as backend:
+            assert await backend.topic(TOPIC) is not None
+
+
+@in_virtual_time
 async def test_transactions_of_an_endpoint_before(tmp_path: Path) -> None:
     async with running(tmp_path, "broker-a", "broker-b") as lab:
         await lab.put_topic(queues=1, kind="TRANSACTION")

@@ -172,6 +172,28 @@ def test_one_that_differs_is_not_overlooked(change: bytes, at: int) -> None:
     assert shared_tag(properties, ids) is None
 
 
+def test_messages_with_keys_are_read_one_by_one() -> None:
+    ids = [b"id-%03d" % n for n in range(30)]
+    properties = [b"KEYS\x01k\x02UNIQ_KEY\x01%b\x02" % one for one in ids]
+    assert shared_tag(properties, ids) is None
+
+
+def test_ids_of_several_lengths_do_not_hide_the_tag_of_another_message() -> None:
+    # Put together they are what three messages with the tag t would be.
+    properties = [
+        b"a\x01x\x02UNIQ_KEY\x01id-1\x02TAGS\x01t",
+        b"a\x01x\x02UNIQ_KEY\x01id2\x02TAGS\x01ta",
+        b"\x01x\x02UNIQ_KEY\x01id--3\x02TAGS\x01t",
+    ]
+    assert shared_tag(properties, [b"id-1", b"id2", b"id--3"]) is None
+
+
+def test_a_later_id_is_taken_for_nothing_else() -> None:
+    ids = [b"0123456789012", b"a\x02TAGS\x01other"]
+    properties = [b"TAGS\x01t\x02UNIQ_KEY\x01%b\x02" % one for one in ids]
+    assert shared_tag(properties, ids) is None
+
+
 def test_an_id_is_taken_for_nothing_else() -> None:
     for odd_id in (b"", b"a\x02TAGS\x01x"):
         properties = [b"UNIQ_KEY\x01%b\x02" % odd_id] * 30

@@ -390,6 +390,45 @@ async def test_a_decision_that_was_put_off_and_is_refused_leaves_the_transaction
     assert not len(broker.state.transactions.open)
 
 
+async def test_a_decision_that_is_refused_takes_none_with_it(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enable_fast_path(broker, wire)
+    names = ("refused", "decided")
+    for half in [await ask(broker, half_header(USUAL[0], one), b"body") for one in names]:
+        assert half is not None
+        assert fast_end(broker, half, flag=ONEWAY) == b""
+    storage = broker.state.storage
+    append, asked = storage.append, itertools.count()
+
+    def refuse_first(draft: DraftFields) -> Appended:
+        if not next(asked):
+            raise StoreError("no room")
+        return append(draft)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "append", refuse_first)
+        storage.finish_turn()
+    assert [entry.key.unique_id for entry in broker.state.transactions.open] == ["refused"]
+
+
+async def test_a_half_that_is_sent_twice_is_one_open_transaction(
+    broker: Broker, wire: Wire
+) -> None:
+    await enable_fast_path(broker, wire)
+    open_by_topic = broker.state.transactions.counters.open_by_topic
+    before = open_by_topic().get("T", 0)
+    for _ in range(2):
+        half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+        assert half is not None
+    assert open_by_topic()["T"] == before + 1
+    answer = await ask(broker, end_header(half, "ID"), b"")
+    assert answer is not None
+    assert answer.code == 0
+    assert open_by_topic()["T"] == before
+    assert len([one for one in await all_records(wire, "T", 2) if one.body == b"body"]) == 1
+
+
 async def test_a_round_of_checks_sees_decisions_that_were_put_off(
     broker: Broker, wire: Wire
 ) -> None:

@@ -122,6 +122,7 @@ CHANGES: list[tuple[dict[str, object], bool]] = [
     ({"flag": -1}, True),
     ({"sys_flag": 1}, True),
     ({"written_ms": SLOT - 7000}, True),
+    ({"written_ms": 999_999_999_999}, True),  # A digit less.
     ({"host": bytes((10, 0, 0, 9, 0, 0, 8, 8))}, True),
     ({"born": 5}, True),
     ({"body": b""}, True),

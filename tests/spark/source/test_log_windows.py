@@ -186,6 +186,39 @@ def test_a_segment_that_is_gone_is_data_loss(
     assert 0 < len(fast) < 120
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_entries_in_another_order_are_damage_on_either_path(
+    writer: MakeWriter, windows: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    store = writer()
+    for number in range(60):
+        append(store, number % 2, b"body %02d" % number)
+    store.store.flush(thorough=True)
+    chance = random.Random(seed)
+    for queue in (store.root / "consumequeue" / "orders" / "0").iterdir():
+        content = queue.read_bytes()
+        units = [content[at : at + 20] for at in range(0, len(content), 20)]
+        filled = [unit for unit in units if any(unit[:12])]
+        chance.shuffle(filled)
+        queue.write_bytes(b"".join(filled + units[len(filled) :]))
+    rows = both(store.root, monkeypatch, topic="orders", failOnDataLoss="false")
+    assert [row["offset"] for row in rows if row["queue_id"] == 1] == list(range(30))
+
+
+def test_a_log_that_is_cut_off_meanwhile_is_named(writer: MakeWriter, windows: list[int]) -> None:
+    store = writer()
+    for number in range(40):
+        append(store, number % 2, b"body %02d" % number)
+    store.store.flush(thorough=True)
+    read = {"path": str(store.root), "topic": "orders", "failOnDataLoss": "false"}
+    reader = BatchReader(parse_read(read), ("offset", "body"), 1)
+    tasks = reader.partitions()
+    segment = sorted((store.root / "commitlog").iterdir())[0]
+    segment.write_bytes(segment.read_bytes().partition(b"body 31")[0])
+    with pytest.raises(StoreDamaged, match=r"00000000000000000000 cannot be mapped"):
+        [batch for task in tasks for batch in reader.read(task)]
+
+
 @pytest.mark.parametrize("positions", [[0, 0], [300, 100], [-1, 100]])
 def test_entries_that_do_not_ascend_take_the_plain_path(positions: list[int]) -> None:
     columns = (np.array(positions), np.array([100, 100]), np.array([0, 1]))
