@@ -197,6 +197,16 @@ def test_gaps_of_an_archive_are_an_error(tmp_path: Path) -> None:
     assert after.read_all().num_rows == 5
 
 
+def test_a_gap_of_one_queue_is_no_gap_of_another(tmp_path: Path) -> None:
+    rows = rows_of(range(20))
+    place = rows.column_names.index("queue_id")
+    other = rows.set_column(place, "queue_id", pa.array([1] * 20, pa.int32()))
+    archive_rows(tmp_path, [rows.slice(0, 10), other])
+    archive_rows(tmp_path, [rows.slice(15)], gaps=[Span("broker-a", 0, 10, 15)])
+    start = {MessageQueue("orders", "broker-a", 0): 15, MessageQueue("orders", "broker-a", 1): 0}
+    assert penstock.arrow.read(tmp_path, start=start).read_all().num_rows == 25
+
+
 @pytest.mark.parametrize(
     ("source", "choice", "match"),
     [

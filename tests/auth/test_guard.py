@@ -193,6 +193,16 @@ async def test_a_change_holds_from_the_next_request_on(tmp_path: Path) -> None:
         assert (await ask(address, max_offset())).code == REFUSED
 
 
+async def test_a_right_counts_from_its_addresses_only(tmp_path: Path) -> None:
+    elsewhere = Entry.parse("Topic:orders", ["Get"], sources=["10.0.0.0/8"])
+    async with guarded(tmp_path, elsewhere) as servers:
+        address = servers.broker.address
+        assert (await ask(address, max_offset())).code == REFUSED
+        servers.grant(Entry.parse("Topic:orders", ["Get"], sources=["127.0.0.0/8"]))
+        await servers.take_changes()
+        assert (await ask(address, max_offset())).code != REFUSED
+
+
 @pytest.mark.spec("A11", "A12")
 async def test_two_secrets_are_valid_until_the_old_one_expires(tmp_path: Path) -> None:
     async with guarded(tmp_path, ORDERS) as servers:

@@ -22,7 +22,7 @@ from penstock.auth.users import new_user
 from penstock.errors import StoreDamaged, SystemBusy
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.commands import Command
-from penstock.remoting import Server
+from penstock.remoting import Pool, Server
 from penstock.runtime.clock import SystemClock
 
 REFUSED = ResponseCode.NO_PERMISSION
@@ -90,7 +90,10 @@ def test_changed_limits_count_at_once() -> None:
     rates.check_creations(user(UserLimits(creations=1)), 1)
     with pytest.raises(SystemBusy, match=r"1 new topics and groups an hour"):
         rates.check_creations(user(UserLimits(creations=1)), 1)
-    clock.advance(3600)
+    clock.advance(60)
+    with pytest.raises(SystemBusy):
+        rates.check_creations(user(UserLimits(creations=1)), 1)
+    clock.advance(3540)
     rates.check_creations(user(UserLimits(creations=1)), 1)
 
 
@@ -117,6 +120,14 @@ async def test_requests_above_the_limit_are_refused_and_other_users_served(
         assert (await ask(address, send(), ADMIN, ADMIN_SECRET)).code == ResponseCode.SUCCESS
         lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert APP_SECRET not in str(lines)
+
+
+async def test_limits_count_for_each_request_of_a_connection(tmp_path: Path) -> None:
+    async with guarded(tmp_path, MINE) as servers, Pool(lambda peer, request: None) as pool:
+        await limit(servers, UserLimits(requests=1))
+        codes = [(await ask(servers.broker.address, send(), pool=pool)).code for _ in range(12)]
+        assert codes[0] == ResponseCode.SUCCESS
+        assert ResponseCode.SYSTEM_BUSY in codes
 
 
 async def test_our_producer_waits_for_its_limit(tmp_path: Path) -> None:

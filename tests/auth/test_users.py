@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.auth.failed_tries import FREE_TRIES, MAX_LINES, MAX_PAIRS, WINDOW_
 from penstock.auth.model import Entry, Resource, Secret, User, UserLimits, UserStatus, UserType
 from penstock.auth.secret_uses import SecretUses, load_uses
 from penstock.auth.user_file import UserFile, decode_users, encode_users, resolve_secret
-from penstock.auth.users import Users, new_user
+from penstock.auth.users import Users, new_user, rotated
 from penstock.errors import ConfigError, NoPermission, PenstockError, StoreDamaged
 
 entries = st.builds(
@@ -127,6 +128,20 @@ def test_entries_of_a_resource_are_replaced_and_others_stay() -> None:
     ]
     left = table.without_entries("a", Resource.parse("Topic:t")).require("a").entries
     assert [str(entry) for entry in left] == ["Allow Sub Group:g"]
+
+
+def test_a_rotation_keeps_the_secret_that_is_in_use_for_a_while() -> None:
+    def kept(user: User) -> dict[str, int | None]:
+        return {one.value: one.expires_ms for one in user.secrets}
+
+    user = rotated(new_user("a", 0, value="one"), 1000, grace_ms=500, value="two")
+    assert kept(user) == {"one": 1500, "two": None}
+    again = rotated(user, 1200, grace_ms=1000, value="three")
+    assert kept(again) == {"two": 2200, "three": None}
+    # What ends anyhow does not get more time.
+    ending = replace(user, secrets=(replace(user.secrets[1], expires_ms=1300),))
+    assert kept(rotated(ending, 1200, grace_ms=1000, value="four")) == {"two": 1300, "four": None}
+    assert kept(rotated(user, 1200, grace_ms=0, value="five")) == {"five": None}
 
 
 def test_a_secret_may_be_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

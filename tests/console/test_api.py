@@ -206,6 +206,11 @@ async def test_a_change_by_the_api_must_be_json_and_of_no_other_origin(
     fields = {"topic": "by-api", "queues": 3}
     as_form = await browser.client.post(path, data=fields)
     assert as_form.status_code == 403
+    # A browser sends this to any site without asking first.
+    as_text = await browser.client.post(
+        path, content=json.dumps(fields).encode(), headers={"content-type": "text/plain"}
+    )
+    assert as_text.status_code == 403
     foreign = await browser.client.post(path, json=fields, headers={"origin": "http://evil.test"})
     assert foreign.status_code == 403
     broken = await browser.client.post(

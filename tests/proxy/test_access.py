@@ -8,6 +8,7 @@ import hmac
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tests.proxy.lab import (
 from tests.support.fake_clock import FakeClock
 
 from penstock.auth.failed_tries import FREE_TRIES, MAX_PAUSE_MS
-from penstock.auth.model import Entry, UserType
+from penstock.auth.model import Entry, UserStatus, UserType
 from penstock.auth.user_file import UserFile
 from penstock.auth.user_source import UserSource
 from penstock.auth.users import new_user
@@ -112,6 +113,19 @@ async def test_calls_need_a_right_signature(tmp_path: Path) -> None:
             assert command is not None
             assert command.status.code == Code.UNAUTHORIZED
             assert await stream.next() is None
+
+
+async def test_a_disabled_user_learns_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, PUB) as (servers, endpoint):
+        request = wire.QueryRouteRequest(topic=wire.Resource(name=TOPIC))
+        assert (await endpoint.call("QueryRoute", request, caller())).status.code == Code.OK
+        servers.users.change(
+            lambda users: users.with_user(replace(users.require(APP), status=UserStatus.DISABLE))
+        )
+        await servers.take_changes()
+        answer = await endpoint.call("QueryRoute", request, caller())
+        assert answer.status.code == Code.UNAUTHORIZED
+        assert not answer.message_queues
 
 
 async def test_the_rights_of_the_user_decide(tmp_path: Path) -> None:

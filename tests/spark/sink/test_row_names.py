@@ -12,7 +12,14 @@ from penstock.columnar.row_ids import Origin
 from penstock.errors import InvalidArgument
 from penstock.protocol.extensions import EACH_REPEAT_MARK, RECENT_REPEAT_MARK, REPEAT_MARK
 from penstock.spark.sink.batch_writer import batch_writer
-from penstock.spark.sink.row_names import RowNames, of_named_write
+from penstock.spark.sink.row_names import (
+    BATCH_PROPERTY,
+    QUERY_PROPERTY,
+    RUN_PROPERTY,
+    RowNames,
+    of_micro_batch,
+    of_named_write,
+)
 from penstock.spark.sink.write_options import BATCH_OPTION, batch_of, parse_write
 
 ACCESS = {"namesrv": "127.0.0.1:9876", "topic": "out"}
@@ -23,6 +30,23 @@ class FakeTask:
 
     def partitionId(self) -> int:
         return 4
+
+
+class StreamTask:
+    """A task of a micro-batch."""
+
+    def __init__(self, query: str, batch: int, attempt: int = 0, run: str = "first") -> None:
+        self._properties = {QUERY_PROPERTY: query, BATCH_PROPERTY: str(batch), RUN_PROPERTY: run}
+        self._attempt = attempt
+
+    def partitionId(self) -> int:
+        return 4
+
+    def attemptNumber(self) -> int:
+        return self._attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
 
 
 class FakeSession:
@@ -63,6 +87,30 @@ def test_marks_by_attempt() -> None:
     assert first.mark(by_column=False) == RECENT_REPEAT_MARK
     assert again.mark(by_column=False) == REPEAT_MARK
     assert first.mark(by_column=True) == again.mark(by_column=True) == EACH_REPEAT_MARK
+
+
+def named(task: StreamTask, write_name: str | None = None) -> RowNames:
+    return of_micro_batch(cast(TaskContext, task), write_name)
+
+
+def test_only_the_first_batch_of_a_run_and_later_attempts_may_be_stored() -> None:
+    query = "rows of a query"
+    assert named(StreamTask(query, 5)).may_be_stored
+    # Another partition of it, or the same one.
+    assert named(StreamTask(query, 5)).may_be_stored
+    assert not named(StreamTask(query, 6)).may_be_stored
+    assert named(StreamTask(query, 6, attempt=1)).may_be_stored
+    # The query failed in that batch, and was started again.
+    assert named(StreamTask(query, 6, run="second")).may_be_stored
+    assert not named(StreamTask(query, 7, run="second")).may_be_stored
+    assert named(StreamTask("another query", 7, run="second")).may_be_stored
+
+
+def test_two_writers_of_a_batch_have_names_of_their_own() -> None:
+    task = StreamTask("two writers", 0)
+    origins = {named(task, name).origin for name in (None, "totals", "details")}
+    assert len(origins) == 3
+    assert named(task, "totals").origin in origins
 
 
 def test_batches_over_spark_connect_have_names_of_their_own() -> None:

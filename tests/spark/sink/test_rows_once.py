@@ -166,6 +166,18 @@ def test_rows_with_ids_are_looked_for_when_a_stage_runs_again(mq: Embedded) -> N
     assert counted(mq) == Counter(range(20))
 
 
+def test_rows_with_ids_come_to_the_broker_that_may_have_them() -> None:
+    with embedded(brokers=2) as mq:
+        mq.admin.create_topic("out", queues=2)
+        ids = [f"row-{number}" for number in range(50)]
+        write(mq, with_ids(range(50), ids), FIRST, BY_ID)
+        for partition in range(3):
+            again = RowNames(Origin("query", 3, partition), may_be_stored=True)
+            write(mq, with_ids(range(49, -1, -1), ids[::-1]), again, BY_ID)
+        assert counted(mq) == Counter(range(50))
+        assert len({row["broker"] for row in stored(mq, "broker")}) == 2
+
+
 @pytest.mark.parametrize("may_be_stored", [False, True])
 def test_an_id_that_comes_back_with_an_earlier_body_is_another_row(
     mq: Embedded, may_be_stored: bool
@@ -308,6 +320,37 @@ def test_a_failed_lookup_at_one_broker_leaves_requests_to_another_alone() -> Non
         sent = sent_bodies(cluster, "broker-a", "broker-b")
         assert sorted(sent) == [b"0", b"1", b"x"], "none was sent twice"
         assert not busy
+
+
+def test_requests_to_one_queue_keep_their_order() -> None:
+    with two_brokers() as cluster:
+        script = cluster.broker.script
+
+        def refuse_once(peer: Peer, request: Command) -> Command:
+            del script[RequestCode.SEND_BATCH_MESSAGE]
+            return Command(ResponseCode.SYSTEM_BUSY)
+
+        script[RequestCode.SEND_BATCH_MESSAGE] = refuse_once
+        post_all(cluster, [post_of(f"{n}", "", "broker-a") for n in range(4)])
+        assert sent_bodies(cluster, "broker-a") == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_request_that_another_broker_did_not_answer_goes_elsewhere() -> None:
+    with two_brokers() as cluster:
+        brokers = cluster.cluster.brokers
+
+        def vanish(peer: Peer, request: Command) -> Command:
+            for broker in brokers.values():
+                if not any(one.peer is peer for one in broker.requests):
+                    broker.script.clear()
+            peer.close()
+            return Command(ResponseCode.SYSTEM_ERROR)
+
+        for broker in brokers.values():
+            broker.language = Language.JAVA
+            broker.script[RequestCode.SEND_BATCH_MESSAGE] = vanish
+        post_all(cluster, [post_of("one", "")])
+        assert sent_bodies(cluster, "broker-a", "broker-b") == [b"one"]
 
 
 def test_other_brokers_get_no_marks() -> None:

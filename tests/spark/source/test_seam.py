@@ -308,10 +308,20 @@ def test_a_hole_between_archive_and_broker_is_an_error_that_names_it(tmp_path: P
         reader = StreamReader(parse_read(given), COLUMNS, 2)
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())
+        # Of this one nothing is in the archive as it is now.
+        behind = StreamReader(
+            parse_read({**given, "startingOffsets": '{"orders": {"broker-a": {"0": 200}}}'}),
+            COLUMNS,
+            2,
+        )
+        later = behind.initialOffset()
         archive_rows(archive, [rows.slice(100, 1400)])
         read = content(reader, start, end)
         assert [at for _, at, _ in read] == list(range(2000))
         reader.stop()
+        read = content(behind, later, end)
+        assert [at for _, at, _ in read] == list(range(200, 2000))
+        behind.stop()
 
 
 def test_recorded_gaps_and_damage_are_not_passed_over(

@@ -53,6 +53,13 @@ def test_messages_that_are_gone_stop_the_run_unless_a_gap_is_allowed() -> None:
     assert work.spans == (Span("broker-a", 0, 10, 12),)
 
 
+def test_the_gaps_of_all_runs_are_kept() -> None:
+    first, second = Span("broker-a", 0, 7, 10), Span("broker-a", 0, 20, 21)
+    state = State("orders").after_chunk([first], (), (), [first])
+    state = state.after_chunk([second], (), (), [second]).after_chunk((), (), ())
+    assert state.after_compaction((), (), ()).gaps == (first, second)
+
+
 def test_a_topic_that_was_made_anew_is_not_mixed_with_the_old_one() -> None:
     state = State("orders").after_chunk([Span("broker-a", 0, 0, 7)], (), ())
     with pytest.raises(InvalidArgument, match="up to offset 7, the queue ends at 3"):
