@@ -7,6 +7,7 @@ import json
 import re
 import stat
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -22,10 +23,12 @@ from penstock.client.cluster_access import ClusterAccess
 from penstock.console import audit as audit_module
 from penstock.console.app import running_app
 from penstock.console.audit import GENERATIONS, KEPT, Audit
+from penstock.console.jobs import Job
 from penstock.console.options import ConsoleOptions
-from penstock.console.security import IDLE_SECONDS
+from penstock.console.security import IDLE_SECONDS, TRIES_PER_MINUTE
 from penstock.runtime.child_process import ChildProcess
 from penstock.testing.embedded import Embedded
+from penstock.testing.eventually import eventually
 
 SECRET = "a-secret-of-the-admin"
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -149,6 +152,19 @@ async def test_right_keys_of_many_requests_at_once_are_one_try(guarded: str) -> 
         assert [answer.status_code for answer in answers] == [200] * 12
 
 
+async def test_right_keys_count_as_no_try(guarded: str) -> None:
+    async with _within(guarded) as (_, client):
+        for _ in range(TRIES_PER_MINUTE + 2):
+            assert (await enter(client, "admin", SECRET)).status_code == 303
+
+
+@pytest.mark.parametrize("wanted", ["//evil.test/c/", "https://evil.test/", "/\\evil.test"])
+async def test_a_login_leads_to_no_other_host(guarded: str, wanted: str) -> None:
+    async with _within(guarded) as (_, client):
+        entered = await enter(client, "admin", SECRET, wanted)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/c/local/")
+
+
 async def test_failed_logins_erase_nothing_and_fill_nothing(guarded: str, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     async with served(guarded, login=True, audit_file=file) as client:
@@ -228,6 +244,25 @@ async def test_connections_of_users_who_are_gone_are_closed(guarded: str) -> Non
         await console.tidy()
         assert console.views == {}
         assert (await client.get("/c/local/topics")).status_code == 303
+
+
+async def test_a_job_keeps_the_connections_of_a_user_who_is_gone(guarded: str) -> None:
+    may_end = threading.Event()
+
+    def work(job: Job) -> None:
+        may_end.wait(60)
+
+    async with _within(guarded) as (console, client):
+        await enter(client, "admin", SECRET)
+        await client.get("/c/local/topics")
+        [view] = console.views.values()
+        job = console.jobs.start("redrive", "local", 1, work, owner="admin")
+        await _log_out(client)
+        await view.admin.topics()
+        may_end.set()
+        await eventually(lambda: not job.is_running)
+        await console.tidy()
+        assert console.views == {}
 
 
 @pytest.mark.parametrize("path", ["live?watch=in", "topics/TBW102/messages/tail"])

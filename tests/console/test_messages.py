@@ -158,6 +158,8 @@ async def test_a_message_is_sent_and_another_one_like_it(mq: Embedded, browser: 
     form = (await browser.client.get(like[1])).text
     for part in ("hello</textarea>", 'value="t"', 'value="k1 k2"', "region=eu"):
         assert part in form, part
+    # What the system has added is not for another message.
+    assert not [part for part in ("UNIQ_KEY", "WAIT", "MSG_REGION", "KEYS=") if part in form]
     assert "send sends after={'msg_id': " in await browser.read("audit")
 
 

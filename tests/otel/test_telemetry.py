@@ -36,6 +36,7 @@ from penstock import (
     StoredMessage,
     aio,
 )
+from penstock.client.middleware import HandlerCall
 from penstock.model.names import TRACE_TOPIC
 from penstock.otel import Telemetry
 from penstock.otel.propagation import creation_of, with_context
@@ -322,6 +323,20 @@ def test_without_a_parent_there_is_a_link(mq: Embedded, recorded: Recorded) -> N
     [process] = recorded.spans("process linked")
     assert process.parent is None
     assert len(process.links) == 1
+
+
+def test_a_handler_that_is_called_within_a_span_belongs_to_it(recorded: Recorded) -> None:
+    message = StoredMessage("t", b"x", {"traceparent": W3C}, MessageQueue("t", "b", 0), 0)
+    telemetry = recorded.telemetry()
+    call = HandlerCall("g", message.queue, [message], outcome="SUCCESS")
+    with recorded.provider.get_tracer("test").start_as_current_span("batch job"):
+        telemetry.before_handle(call)
+        telemetry.after_handle(call)
+    [process], [around] = recorded.spans("process t"), recorded.spans("batch job")
+    assert process.parent is not None
+    assert (process.parent.trace_id, process.parent.span_id) == ids(around)
+    [link] = process.links
+    assert link.context.trace_id == 0x4BF92F3577B34DA6A3CE929D0E0E4736
 
 
 def test_failures_are_on_the_span_and_in_the_metrics(mq: Embedded, recorded: Recorded) -> None:
