@@ -197,6 +197,13 @@ def test_gaps_of_an_archive_are_an_error(tmp_path: Path) -> None:
     assert after.read_all().num_rows == 5
 
 
+def test_a_range_that_begins_before_its_archive_has_what_is_there(tmp_path: Path) -> None:
+    archive_rows(tmp_path, [rows_of(range(15, 20))])
+    start = {MessageQueue("orders", "broker-a", 0): 3}
+    found = penstock.arrow.read(tmp_path, start=start, columns=["offset"]).read_all()
+    assert found["offset"].to_pylist() == list(range(15, 20))
+
+
 def test_a_gap_of_one_queue_is_no_gap_of_another(tmp_path: Path) -> None:
     rows = rows_of(range(20))
     place = rows.column_names.index("queue_id")

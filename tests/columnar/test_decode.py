@@ -123,6 +123,13 @@ def test_every_kind_of_record_gives_what_the_client_gets() -> None:
     )
 
 
+def test_each_record_has_its_own_hosts() -> None:
+    hosts = [pack_host(f"10.0.{number % 3}.5", 10911 + number % 2) for number in range(10)]
+    check(b"".join(record(number, born_host=host) for number, host in enumerate(hosts)))
+    check(b"".join(record(number, store_host=host) for number, host in enumerate(hosts)))
+    check(b"".join(map(record, range(10))))
+
+
 @given(
     st.lists(
         st.binary(max_size=40)
