@@ -418,9 +418,9 @@ async def test_a_half_that_is_sent_twice_is_one_open_transaction(
     await enable_fast_path(broker, wire)
     open_by_topic = broker.state.transactions.counters.open_by_topic
     before = open_by_topic().get("T", 0)
-    for _ in range(2):
-        half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
-        assert half is not None
+    await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    half = await ask(broker, half_header(USUAL[0], "ID"), b"body")
+    assert half is not None
     assert open_by_topic()["T"] == before + 1
     answer = await ask(broker, end_header(half, "ID"), b"")
     assert answer is not None
