@@ -189,7 +189,7 @@ def test_ids_of_several_lengths_do_not_hide_the_tag_of_another_message() -> None
 
 
 def test_a_later_id_is_taken_for_nothing_else() -> None:
-    ids = [b"0123456789012", b"a\x02TAGS\x01other"]
+    ids = [b"012345678901", b"a\x02TAGS\x01other"]
     properties = [b"TAGS\x01t\x02UNIQ_KEY\x01%b\x02" % one for one in ids]
     assert shared_tag(properties, ids) is None
 
