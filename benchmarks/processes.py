@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from penstock.protocol.commands import Command, reply
 from penstock.remoting import Peer, Server
@@ -69,7 +70,7 @@ class ServerProcess:
         return int(line.split()[1]) * 1024
 
     def tree_cpu_seconds(self) -> float:
-        """The same with its living child processes: the gRPC endpoint, the console."""
+        """The same with its child processes: the gRPC endpoint, the console."""
         return tree_cpu_seconds(self._process.pid)
 
     def tree_resident_bytes(self) -> int:
@@ -119,27 +120,71 @@ def broker(*options: str) -> Iterator[ServerProcess]:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """CPU time of a process and its living descendants: the JVM and its workers."""
-    return sum(_tree(root).values()) / os.sysconf("SC_CLK_TCK")
+    """CPU time of a process and its descendants, living or ended: the JVM and its workers.
+
+    A process passes its time to its parent when that waits for it. Spark's daemon of workers
+    ignores how they end, and the system then drops their time; so what this function has seen of
+    them before still counts. Call it before and after what is measured.
+    """
+    found = _tree(root)
+    for pid, process in found.items():
+        _last_seen[pid, process.started] = (root, process)
+    lost = 0
+    for (pid, started), (seen_below, process) in _last_seen.items():
+        now = found.get(pid)
+        has_ended = now is None or now.started != started
+        if seen_below == root and has_ended and process.is_dropped:
+            lost += process.ticks + process.ticks_of_children
+    total = sum(process.ticks + process.ticks_of_children for process in found.values())
+    return (total + lost) / os.sysconf("SC_CLK_TCK")
 
 
-def _tree(root: int) -> dict[int, int]:
-    """A process and its living descendants, with the clock ticks that each has used."""
-    ticks, parents = {}, {}
+class _Process(NamedTuple):
+    """What the system says about a process, in clock ticks."""
+
+    ticks: int
+    ticks_of_children: int
+    """Of those that have ended and were waited for, and of theirs."""
+    started: int
+    is_dropped: bool
+    """Whether its parent never waits, so that its time is lost when it ends."""
+
+
+_last_seen: Final[dict[tuple[int, int], tuple[int, _Process]]] = {}
+"""Descendants by process id and time of start, each with the root above it."""
+
+
+def _tree(root: int) -> dict[int, _Process]:
+    """A process and its living descendants."""
+    fields_of: dict[int, list[str]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid] = int(fields[1])
-            ticks[pid] = int(fields[11]) + int(fields[12])
+            fields_of[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
+    parents = {pid: int(fields[1]) for pid, fields in fields_of.items()}
     found = {}
-    for pid, spent in ticks.items():
+    for pid, fields in fields_of.items():
         ancestor = pid
         while ancestor not in (root, 0, 1):
             ancestor = parents.get(ancestor, 0)
         if ancestor == root:
-            found[pid] = spent
+            user, system, user_of_children, system_of_children = map(int, fields[11:15])
+            found[pid] = _Process(
+                user + system,
+                user_of_children + system_of_children,
+                int(fields[19]),
+                pid != root and _ignores_ends(parents[pid]),
+            )
     return found
+
+
+def _ignores_ends(pid: int) -> bool:
+    """Whether a process ignores the ends of its children."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    (line,) = (line for line in status.splitlines() if line.startswith("SigIgn"))
+    return bool(int(line.split()[1], 16) >> (signal.SIGCHLD - 1) & 1)
 
 
 @contextlib.contextmanager

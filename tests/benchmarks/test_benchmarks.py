@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 from benchmarks.__main__ import NAMES, machine
 from benchmarks.load import Generator, ask, load
-from benchmarks.processes import ServerProcess, baseline, split
+from benchmarks.processes import ServerProcess, baseline, split, tree_cpu_seconds
 from benchmarks.requests import pull, send, sends
 
 from benchmarks import effort as efforts
@@ -139,3 +141,34 @@ def test_requests_say_what_a_java_client_says() -> None:
 def test_sends_go_to_the_queues_in_turn() -> None:
     queues = [decode_send_v2(one.ext or {}).queue_id for one in sends("t", (4, 6), 1, 5)]
     assert queues == [4, 6, 4, 6, 4]
+
+
+_CHILD = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
+_PARENT = """
+import signal, subprocess, sys, time
+if sys.argv[1] == "ignoring":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", sys.argv[2]])
+child.wait()
+print("ended", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("kind", ["waiting", "ignoring"])
+def test_the_cpu_time_of_a_child_counts_when_it_has_ended(kind: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, kind, _CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()  # the child has worked, and waits
+        living = tree_cpu_seconds(parent.pid)
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == "ended\n"
+        assert tree_cpu_seconds(parent.pid) >= living >= 0.2 - 0.02
+        parent.stdin.write("\n")
