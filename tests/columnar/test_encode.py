@@ -16,6 +16,7 @@ from penstock.columnar.encode import (
     cut,
     encode_rows,
     halves,
+    with_first_id,
 )
 from penstock.columnar.row_ids import Origin, RowIds
 from penstock.errors import IllegalMessage
@@ -244,3 +245,21 @@ def test_more_bytes_than_arrow_can_join_are_encoded_in_halves() -> None:
     parts = list(halves(pa.RecordBatch.from_pydict({"body": bodies})))
     assert len(parts) == 2
     assert sum(part.num_rows for part in parts) == 100
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    bodies=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20),
+    tag=st.none() | st.text("abc", min_size=1, max_size=5),
+)
+def test_a_first_id_is_the_last_property_of_the_first_message_alone(
+    bodies: list[bytes], tag: str | None
+) -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {"body": bodies, "tags": pa.array([tag] * len(bodies), pa.string())}
+    )
+    items = encode_rows(rows, MessageColumns(body=0, tags=1), ORIGIN, 0, None).items
+    ((_, _, body),) = cut(items, 1 << 20)
+    plain = decode_batch(bytes(body))
+    first = plain[0]._replace(properties=plain[0].properties + b"UNIQ_KEY\x01A1\x02")
+    assert b"".join(with_first_id(body, "A1")) == encode_batch([first, *plain[1:]])

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,23 @@ def requests(connection: socket.socket) -> Iterator[Command]:
     while data := connection.recv(65_536):
         for frame in decoder.feed(data):
             yield decode_command(frame)
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 5), (3 << 20,), (100, 3 << 20), (3 << 20, 0, 2 << 20)])
+def test_a_body_in_parts_arrives_as_one(sizes: tuple[int, ...]) -> None:
+    def echo(connection: socket.socket) -> None:
+        for request in requests(connection):
+            answer = Command(0, request.request_id, RESPONSE, None, request.body)
+            connection.sendall(encode_command(answer))
+
+    # More than a socket takes at once.
+    parts = [memoryview(os.urandom(size)) for size in sizes]
+    with server(echo) as address:
+        connection = Connection(address, PLAIN)
+        connection.send(Command(310, ext={"a": "b"}, body=parts))
+        answer = connection.receive(time.monotonic() + 10)
+        connection.close()
+    assert body_bytes(answer) == b"".join(parts)
 
 
 def test_requests_under_way_together_get_their_own_answers() -> None:

@@ -14,7 +14,14 @@ import numpy as np
 from penstock.client.cluster_access import ClusterAccess
 from penstock.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from penstock.protocol.acl import sign
-from penstock.protocol.commands import Command, decode_command, encode_command, encode_head
+from penstock.protocol.commands import (
+    Buffer,
+    Command,
+    body_size,
+    decode_command,
+    encode_command,
+    encode_head,
+)
 from penstock.protocol.frames import BINARY, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Frame
 from penstock.remoting.addresses import parse_address
 
@@ -96,15 +103,18 @@ class Connection:
 
     def _write(self, request: Command) -> None:
         body = request.body
-        if isinstance(body, memoryview) and not isinstance(self._socket, ssl.SSLSocket):
-            # Bodies of batches, a megabyte each, are written without a copy.
-            head = encode_head(request, len(body))
-            sent = self._socket.sendmsg((head, body))
-            if sent < len(head):
-                self._socket.sendall(head[sent:])
-            self._socket.sendall(body[max(0, sent - len(head)) :])
+        if isinstance(body, bytes | bytearray) or isinstance(self._socket, ssl.SSLSocket):
+            self._socket.sendall(encode_command(request))
             return
-        self._socket.sendall(encode_command(request))
+        # Bodies of batches, a megabyte each, are written without a copy.
+        rest = [body] if isinstance(body, memoryview) else body
+        parts: list[Buffer] = [encode_head(request, body_size(body)), *rest]
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            left = memoryview(part)[sent:]
+            sent = max(0, sent - len(part))
+            if left:
+                self._socket.sendall(left)
 
     def receive(self, deadline: float) -> Command:
         """The next answer; its body is a view of its own buffer."""

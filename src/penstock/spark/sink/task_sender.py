@@ -41,7 +41,7 @@ from penstock.errors import (
 from penstock.model import MessageQueue
 from penstock.model.names import DEFAULT_TOPIC, SPARK_GROUP, Property
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.commands import Command, Language
+from penstock.protocol.commands import Body, Command, Language
 from penstock.protocol.extensions import EACH_REPEAT_MARK, REPEAT_MARK, SHORT_RECEIPT
 from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.pull import QueryMessage
@@ -72,7 +72,7 @@ class Post:
     topic: str
     queue: MessageQueue | None
     """The queue to send to; None: any queue of the topic."""
-    body: bytes | memoryview
+    body: Body
     properties: str = BATCH_PROPERTIES
     count: int = 1
     is_batch: bool = False

@@ -126,7 +126,7 @@ def _encode_with_first_id(
     body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
 ) -> tuple[bytes, EncodedBatch] | None:
     """Messages of which only the first ends with a unique id; None for others."""
-    size, _, _, flag, length = _unpack_item(body, 0)
+    size, *_, length = _unpack_item(body, 0)
     if not MIN_ITEM_BYTES <= size < len(body) - FEW * MIN_ITEM_BYTES or body[size - 1] != _END:
         return None
     pair_at = body.rfind(UNIQUE_KEY, max(0, size - _MAX_ID_PAIR), size)
@@ -140,33 +140,29 @@ def _encode_with_first_id(
     second_end = size + second_size
     if UNIQUE_KEY in body[size + _ITEM_HEAD_BYTES + max(0, second_length) : second_end]:
         return None  # all of them have one
-    extra = size - pair_at
-    width = pair_at - properties_at
-    plain = b"".join(
-        (
-            ITEM_HEAD.pack(size - extra, 0, 0, flag, length),
-            body[_ITEM_HEAD_BYTES : properties_at - PROPERTIES_LENGTH.size],
-            _pack_short(width),
-            body[properties_at:pair_at],
-            body[size:],
-        )
-    )
     first = _encode_mixed(body[:size], header, queue_offset, position, now)
-    # The first record of these is replaced by a longer one, so the others are moved by that.
-    moved = position + extra
-    made = _encode_uniform(plain, header, queue_offset, moved, now) or _encode_mixed(
-        plain, header, queue_offset, moved, now
-    )
-    if first is None or made is None:
+    if first is None:
+        return None
+    (before, one), rest = first, memoryview(body)[size:]
+    # The others are a batch that begins behind the first; a copy of them would cost half as much
+    # as encoding them.
+    behind = (header, queue_offset + 1, position + len(before), now, before)
+    made = _encode_uniform(rest, *behind) or _encode_mixed(bytes(rest), *behind)
+    if made is None:
         return None
     records, batch = made
-    if UNIQUE_KEY in batch.properties_blob:
+    first_properties = body[properties_at:pair_at]
+    properties_blob = first_properties + batch.properties_blob
+    if UNIQUE_KEY in properties_blob:
         return None
-    return first[0] + records[batch.sizes[0] :], batch._replace(
-        positions=[position, *batch.positions[1:]],
-        sizes=[len(first[0]), *batch.sizes[1:]],
-        properties=[*first[1].properties, *batch.properties[1:]],
-        first_id=first_id,
+    return records, EncodedBatch(
+        [position, *batch.positions],
+        [*one.sizes, *batch.sizes],
+        [*one.properties, *batch.properties],
+        properties_blob,
+        batch.width if batch.width == len(first_properties) else 0,
+        batch.is_plain and _is_plain(first_properties),
+        first_id,
     )
 
 
@@ -202,11 +198,17 @@ def _is_plain(properties_blob: bytes) -> bool:
 
 
 def _encode_uniform(
-    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+    body: bytes | memoryview,
+    header: BatchHeader,
+    queue_offset: int,
+    position: int,
+    now: int,
+    before: bytes = b"",
 ) -> tuple[bytes, EncodedBatch] | None:
     """Messages with bodies of one length and properties of one length; None for others.
 
-    Each step is one call for all of them: cut the body, sum, put the records together.
+    Each step is one call for all of them: cut the body, sum, put the records together, behind
+    those that come ``before``.
     """
     size, _, _, flag, length = _unpack_item(body, 0)
     width = size - MIN_ITEM_BYTES - length
@@ -238,6 +240,7 @@ def _encode_uniform(
             6: contents,
             8: properties,
         },
+        before,
     )
     sizes = [size] * count
     is_plain = _is_plain(properties_blob)
@@ -253,16 +256,21 @@ def _rows(body_bytes: int, topic_bytes: int, properties_bytes: int) -> tuple[str
 
 
 def _encode_mixed(
-    body: bytes, header: BatchHeader, queue_offset: int, position: int, now: int
+    body: bytes,
+    header: BatchHeader,
+    queue_offset: int,
+    position: int,
+    now: int,
+    before: bytes = b"",
 ) -> tuple[bytes, EncodedBatch] | None:
-    """Messages of any lengths, one by one."""
+    """Messages of any lengths, one by one, behind the records that come ``before``."""
     queue_id = header.queue_id
     common = _common(header, now)
     named = bytes((len(header.topic),)) + header.topic
     overhead = MIN_RECORD_BYTES + len(header.topic)
     total = len(body)
     first_position = position
-    pieces: list[bytes] = []
+    pieces: list[bytes] = [before]
     sizes: list[int] = []
     properties: list[bytes] = []
     add_size, add_properties = sizes.append, properties.append
