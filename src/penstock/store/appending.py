@@ -27,7 +27,9 @@ from penstock.store.store_context import NO_ROOM, StoreContext
 MAX_TOPIC_BYTES: Final = 127
 MAX_RETRY_TOPIC_BYTES: Final = 255
 RECORD_OVERHEAD_BYTES: Final = 65_536
-MAX_STAGED_BYTES: Final = 32 << 20
+MAX_STAGED_BYTES: Final = 1 << 20
+"""So much is written without waiting for the end of a loop turn, while the processor still has it
+at hand: bulk writers send several megabytes in one."""
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _new_tuple = tuple.__new__
 _UNUSUAL: Final = SysFlag.TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
