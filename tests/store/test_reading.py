@@ -121,15 +121,20 @@ def test_records_side_by_side_are_one_slice(open_store: OpenStore, make_draft: M
     assert offsets(result) == list(range(3, 35))
 
 
-@pytest.mark.parametrize(("queues", "run"), [(1, 1), (3, 1), (3, 40)])
+@pytest.mark.parametrize(
+    ("queues", "run", "lengths"),
+    # Of few queues together, of many, and all of one size: each is cut in another way.
+    [(1, 1, 50), (3, 1, 50), (3, 40, 50), (6, 1, 50), (1, 1, 1), (3, 1, 1), (3, 40, 1)],
+)
 def test_a_read_of_thousands_is_the_same_as_many_small_ones(
-    open_store: OpenStore, make_draft: MakeDraft, queues: int, run: int
+    open_store: OpenStore, make_draft: MakeDraft, queues: int, run: int, lengths: int
 ) -> None:
     # Sizes differ, and the log has several segments, so that portions end at all kinds of places.
     store = open_store(replace(ROOMY, mapped_file_size_consume_queue=80_000))
     count = 7000 * queues
     # So many of one queue side by side, then as many of the next.
-    fill(store, [make_draft("orders", n // run % queues, bytes(n % 50)) for n in range(count)])
+    bodies = [b"%09d" % n + bytes(n % lengths) for n in range(count)]
+    fill(store, [make_draft("orders", n // run % queues, bodies[n]) for n in range(count)])
     for queue_id in range(queues):
         small: list[bytes] = []
         while len(small) < 7000:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from penstock.store.commit_log import CommitLog
 from penstock.store.config import StoreConfig
 from penstock.store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from penstock.store.scattered_records import at_equal_distances
 from penstock.store.soundness import FoundDamages, are_records, is_sound
 
 MAX_READ_BYTES: Final = 128 << 20
@@ -33,6 +34,8 @@ _MAX_ASK_BYTES = 40_000
 _CHUNK = 64
 _PORTION = 1024
 _MANY_PIECES = 64
+_MAX_SPREAD = 4
+"""Records that lie in so many times their bytes may be copied together with what is between."""
 # Positions and sizes of so many entries; their tags codes are for filters only.
 _unpack_units = {
     count: struct.Struct(">" + "qi8x" * count).unpack_from
@@ -236,18 +239,28 @@ class Reader:
             return None
         if len(whole) == size and sizes[-1] > 0:
             return [whole]
+        if len(positions) > _MANY_PIECES:
+            alike = at_equal_distances(whole, positions, sizes)
+            if alike is not None:
+                return [memoryview(alike)]
         if min(positions) < first or 0 in sizes:
             return None
         ends = list(map(add, positions, sizes))
         is_apart = list(map(ne, positions[1:], ends))
         starts = [first, *compress(positions[1:], is_apart)]
         stops = [*compress(ends, is_apart), ends[-1]]
+        source: memoryview | bytes = whole
+        if len(starts) > _MANY_PIECES and len(whole) <= _MAX_SPREAD * size:
+            # Parts of bytes are made sooner than views, which garbage collection has to visit.
+            source = whole.tobytes()
         pieces = [
-            whole[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)
+            source[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)
         ]
         if sum(map(len, pieces)) != size:
             return None
-        return pieces if len(pieces) <= _MANY_PIECES else [memoryview(b"".join(pieces))]
+        if len(pieces) > _MANY_PIECES:
+            return [memoryview(b"".join(pieces))]
+        return pieces  # type: ignore[return-value]  # few are views
 
     def _scattered(
         self, positions: tuple[int, ...], sizes: tuple[int, ...]
