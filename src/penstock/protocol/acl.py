@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from functools import lru_cache
 from hmac import compare_digest
@@ -93,6 +93,18 @@ class Verifier:
         """
         inner = self._inner.copy()
         inner.update(values.encode() + body)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return compare_digest(claimed, outer.digest())
+
+    def fits_base64(self, claimed: bytes, signed: bytes) -> bool:
+        """Whether a digest in base64 is that of these bytes: the values, then the body."""
+        try:
+            claimed = a2b_base64(claimed, strict_mode=True)
+        except binascii.Error:
+            return False
+        inner = self._inner.copy()
+        inner.update(signed)
         outer = self._outer.copy()
         outer.update(inner.digest())
         return compare_digest(claimed, outer.digest())
