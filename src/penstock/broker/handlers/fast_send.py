@@ -280,18 +280,16 @@ class FastSend:
             # JSON knows no number that begins with a zero, but for zero itself.
             or request_id[0] == _ZERO
             or not 0 < len(body) <= self._max_body
-            or (
-                signed is not None
-                and not self._is_signed_as_known(
-                    peer,
-                    topic,
-                    signed,
-                    (born, unique_id, header[signature_at]),
-                    body,
-                )
-            )
         ):
             return self._serve_unknown(peer, header, body)
+        if signed is not None:
+            access_key, signed_first, signed_next, signed_last = signed
+            data = b"".join((signed_first, born, signed_next, unique_id, signed_last, body))
+            for verifier in self._senders.get((peer, access_key, topic), ()):  # type: ignore[union-attr]  # signed
+                if verifier.fits_base64(header[signature_at], data):
+                    break
+            else:
+                return self._serve_unknown(peer, header, body)
         draft: DraftFields = (
             topic,
             queue_id,
@@ -332,28 +330,10 @@ class FastSend:
             unique_id.decode(),
         )
 
-    def _is_signed_as_known(
-        self,
-        peer: Peer,
-        topic: str,
-        signed: tuple[str, bytes, bytes, bytes],
-        values: tuple[bytes, bytes, bytes],
-        body: bytes,
-    ) -> bool:
-        """`_is_signed` for a header that is known."""
-        access_key, before, between, behind = signed
-        born, unique_id, signature = values
-        for verifier in self._senders.get((peer, access_key, topic), ()):  # type: ignore[union-attr]
-            if verifier.fits_base64(
-                signature, b"".join((before, born, between, unique_id, behind, body))
-            ):
-                return True
-        return False
-
     def _remember(self, peer: Peer, header: bytes, head: _Header, kind: _Kind) -> None:
         """Recognise further headers like this one, which was served as a usual send."""
-        headers: KnownHeaders[_Known] = peer.data[_KNOWN]  # type: ignore[assignment]  # see `serve`
-        if not headers.may_learn(header):
+        headers: KnownHeaders[_Known] | None = peer.data.get(_KNOWN)  # type: ignore[assignment]
+        if headers is None or not headers.may_learn(header):
             return
         if self._known_count >= MAX_KNOWN:
             self._forget_headers()

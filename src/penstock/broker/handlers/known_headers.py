@@ -38,6 +38,8 @@ _MAX_BORN_DIGITS: Final = 18
 _SIGNATURE_BYTES: Final = 20
 _SIGNATURE_CHARACTERS: Final = 28
 _NOWHERE: Final = slice(0, 0)
+_VALUE_MARK: Final = rb"\u0001"
+"""As JSON has it. What is behind it is no part of another escape."""
 
 # What is tried in place of a value: other characters of the same kind, and no zero in front.
 _OTHER_DIGITS: Final = bytes.maketrans(b"0123456789", b"1234567891")
@@ -138,7 +140,7 @@ def find_places(
         return None
     found = (
         _place(header, b'"%b"' % born, 1, len(born)),
-        _place(header, unique_id, 0, len(unique_id)),
+        _place(header, _VALUE_MARK + unique_id, len(_VALUE_MARK), len(unique_id)),
         _place(header, b'"opaque":%b' % request_id, 9, len(request_id)),
         _NOWHERE
         if signature is None
