@@ -172,6 +172,26 @@ async def test_the_same_record_is_stored(broker: Broker, wire: Wire) -> None:
     assert broker.state.stats.puts_of("T").count == 1 + 3 + 5
 
 
+async def test_headers_of_one_length_with_other_places_take_over(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, peer, body = await known(broker, wire, is_batch=False)
+
+    def moved(number: int) -> bytes:
+        properties = (
+            f"TAGS\x01created\x02UNIQ_KEY\x01{UNIQUE_ID[:-4]}{number:04X}\x02WAIT\x01true\x02"
+        )
+        return usual(number, i=properties)
+
+    assert len(moved(1)) == len(usual(1))
+    for number in range(20):
+        assert fast.serve(peer, moved(number), body)
+    monkeypatch.setattr(fast, "_decode", never)
+    answer = read(fast.serve(peer, moved(77), body))
+    assert answer is not None
+    assert (answer.ext or {})["transactionId"].endswith(f"{77:04X}")
+
+
 async def test_a_change_of_a_topic_makes_headers_unknown(broker: Broker, wire: Wire) -> None:
     fast, peer, body = await known(broker, wire, is_batch=False)
     broker.state.topics.remove("T")

@@ -32,6 +32,8 @@ _MAX_LEARNED: Final = 64
 """Headers of each length. Values that change with every message, such as keys, fill it up."""
 _MAX_MISSES: Final = 64
 """After so many unknown headers in a row, those of this length are not compared any more."""
+_ENOUGH_MISSES: Final = 8
+"""After so many, headers of one length with the values at other places take over."""
 _MAX_REQUEST_DIGITS: Final = 9
 """So many digits always fit into 31 bits."""
 _MAX_BORN_DIGITS: Final = 18
@@ -114,7 +116,12 @@ class KnownHeaders(Generic[_Known]):
             layout = self.layouts[length] = Layout(length, places)
         layout.left -= 1
         if layout.places != places:
-            return False
+            if layout.misses < _ENOUGH_MISSES:
+                return False
+            # Another kind of send has this length now.
+            left, layout = layout.left, Layout(length, places)
+            layout.left = left
+            self.layouts[length] = layout
         layout.known[layout.fixed(header)] = known
         return True
 
