@@ -78,6 +78,73 @@ async def test_what_clients_send_is_served_by_the_fast_path(tmp_path: Path) -> N
         assert broker.state.storage.max_offset("orders", 0) == 1 + 1 + len(MORE) + 1
 
 
+def like(number: int, **changes: str) -> dict[str, str]:
+    """Fields that differ in time and id only, but for ``changes``."""
+    unique_id = f"7F0000013A2218B4AAC2{number:012X}"
+    properties = f"TAGS\x01t\x02UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02"
+    return {**USUAL, **MORE, "g": str(1_700_000_000_000 + number), "i": properties, **changes}
+
+
+def _never(data: bytes) -> object:
+    raise AssertionError(f"decoded: {data!r}")
+
+
+@pytest.mark.spec("A6", "A19", "A20")
+async def test_a_header_that_is_known_is_served_only_with_its_own_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with guarded(tmp_path, ORDERS) as servers, Pool(lambda peer, request: None) as pool:
+        broker = servers.broker
+        await _prepare(servers, pool)
+        for number in range(3):
+            assert fast(broker, signed(like(number))) is not None
+        serve = _fast_path(broker)
+        right = signed(like(7))
+        with monkeypatch.context() as patched:
+            # A bound method of the fast path.
+            patched.setattr(serve.__self__, "_decode", _never)  # type: ignore[attr-defined]
+            assert fast(broker, right) is not None
+        proof = right[acl.SIGNATURE]
+        wrong = [
+            {**like(8), acl.ACCESS_KEY: APP, acl.SIGNATURE: proof},
+            {**right, "g": "1700000000008"},
+            {**right, "i": like(8)["i"]},
+            {**right, "e": "1"},
+            {**right, acl.SIGNATURE: proof[::-1]},
+            {**right, acl.SIGNATURE: "=" * len(proof)},
+            {**right, acl.SIGNATURE: " " * len(proof)},
+            {**right, acl.SIGNATURE: "A" * 27 + "="},
+            {**right, acl.SIGNATURE: signed(like(8))[acl.SIGNATURE]},
+        ]
+        for ext in wrong:
+            assert fast(broker, ext) is None, ext
+        assert fast(broker, right, b"y") is None
+        assert fast(broker, right) is not None
+        servers.users.change(lambda users: users.without_entries(APP))
+        await servers.take_changes()
+        assert fast(broker, right) is None
+
+
+@pytest.mark.spec("A11", "A12", "A20")
+async def test_a_known_header_is_not_served_with_a_secret_that_expires(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ORDERS) as servers, Pool(lambda peer, request: None) as pool:
+        await _prepare(servers, pool)
+        for number in range(3):
+            assert fast(servers.broker, signed(like(number))) is not None
+        now = servers.broker.state.clock.time_ms()
+        servers.users.change(
+            lambda users: users.with_user(
+                rotated(users.require(APP), now, grace_ms=3_600_000, value="second-secret")
+            )
+        )
+        await servers.take_changes()
+        assert fast(servers.broker, signed(like(3))) is None
+        assert (await ask(servers.broker.address, sent(USUAL), pool=pool)).code == 0
+        assert fast(servers.broker, signed(like(3))) is None
+        new = {**like(3), **acl.sign(like(3), BODY, APP, "second-secret")}
+        assert fast(servers.broker, new) is not None
+
+
 @pytest.mark.spec("A6", "A19")
 async def test_the_fast_path_serves_nothing_that_is_not_signed(tmp_path: Path) -> None:
     async with guarded(tmp_path, ORDERS) as servers, Pool(lambda peer, request: None) as pool:

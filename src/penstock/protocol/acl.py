@@ -65,15 +65,15 @@ class Verifier:
     request, which takes half the time of `hmac.new`.
     """
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_copy_inner", "_copy_outer")
 
     def __init__(self, secret_key: str) -> None:
         key = secret_key.encode()
         if len(key) > _BLOCK_BYTES:
             key = hashlib.sha1(key).digest()
         key = key.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha1(key.translate(_INNER_PAD))
-        self._outer = hashlib.sha1(key.translate(_OUTER_PAD))
+        self._copy_inner = hashlib.sha1(key.translate(_INNER_PAD)).copy
+        self._copy_outer = hashlib.sha1(key.translate(_OUTER_PAD)).copy
 
     def verify(self, ext: Mapping[str, str], body: Body) -> bool:
         """Whether the signature among ``ext`` is right."""
@@ -91,19 +91,27 @@ class Verifier:
 
         `verify` for callers that have read the fields already.
         """
-        inner = self._inner.copy()
+        inner = self._copy_inner()
         inner.update(values.encode() + body)
-        outer = self._outer.copy()
+        outer = self._copy_outer()
         outer.update(inner.digest())
         return compare_digest(claimed, outer.digest())
 
+    def fits_base64(self, claimed: bytes, signed: bytes) -> bool:
+        """Whether a digest in base64 is that of these bytes: the values, then the body."""
+        inner = self._copy_inner()
+        inner.update(signed)
+        outer = self._copy_outer()
+        outer.update(inner.digest())
+        return compare_digest(claimed, b2a_base64(outer.digest(), newline=False))
+
     def digest(self, ext: Mapping[str, str], names: tuple[str, ...], body: Body) -> bytes:
         """The HMAC-SHA1 of the values of ``names``, in this order, and the body."""
-        inner = self._inner.copy()
+        inner = self._copy_inner()
         inner.update("".join([ext[name] for name in names]).encode())
         for part in (body,) if isinstance(body, bytes | bytearray | memoryview) else body:
             inner.update(part)
-        outer = self._outer.copy()
+        outer = self._copy_outer()
         outer.update(inner.digest())
         return outer.digest()
 

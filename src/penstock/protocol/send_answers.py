@@ -29,6 +29,7 @@ class SendAnswers:
     __slots__ = (
         "_header",
         "_header_of_batch",
+        "_header_of_known",
         "_header_of_timer",
         "id_prefix",
         "region",
@@ -57,6 +58,8 @@ class SendAnswers:
         rest = fields + end
         single = b'{"code":0,"extFields":{"msgId":"%b%%016X' % id_prefix.encode()
         self._header = single + rest
+        known = rest.replace(b"%b,", b'"%b",', 1).replace(b'"opaque":%d', b'"opaque":%b')
+        self._header_of_known = single + known
         self._header_of_timer = single + fields + b',"recallHandle":"%b"' + end
         self._header_of_batch = b'{"code":0,"extFields":{"msgId":"%b' + rest
 
@@ -86,6 +89,25 @@ class SendAnswers:
         )
         size = len(header)
         return _pack_lengths(size + 4, JSON << 24 | size) + header
+
+    def frame_of_known(
+        self,
+        request_id: bytes,
+        log_position: int,
+        queue_id: int,
+        queue_offset: int,
+        unique_id: bytes,
+    ) -> bytes:
+        """`frame` for a request id in digits and a unique id of letters and digits."""
+        header = self._header_of_known % (
+            log_position,
+            queue_id,
+            queue_offset,
+            unique_id,
+            request_id,
+        )
+        size = len(header)
+        return _pack_lengths(size + 4, size) + header
 
     def frame_of_timer(
         self,

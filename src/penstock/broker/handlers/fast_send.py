@@ -7,9 +7,13 @@ no second check, no `Command` and no header object. The plain path is the specif
 unusual (a property with a rule, a missing field, another spelling of a number) is left to it, and
 so is every error in a request.
 
-    header ─▶ kind enabled? ─▶ properties without a rule, of a half or timer? ─▶ append ─▶ answer
-                  │ no                  │ no
-                  └─────────────────────┴──▶ None: the plain path serves it
+    header ─▶ known? ─ no ─▶ kind enabled? ─▶ properties without a rule, of a half or timer?
+                 │                 │ no                  │ no              │ yes
+                 │                 └─────────────────────┴──▶ None         ▼
+                 └─ yes ──────────────────────────────────────────────▶ append ─▶ answer
+
+A header that only repeats an earlier one of its connection, with another time, id, request id and
+signature, is recognised without being decoded (`known_headers`).
 
 One msgspec decoder reads the header and its ext fields. All ext fields are declared as text, as
 clients write them: a decoder that also converted them would take "1e3" for a number.
@@ -28,6 +32,8 @@ import msgspec
 from penstock.auth.guard import Senders
 from penstock.broker.handlers.fast_timers import FastTimers
 from penstock.broker.handlers.fast_transactions import FastTransactions
+from penstock.broker.handlers.known_headers import MAX_KNOWN, KnownHeaders, find_places
+from penstock.broker.handlers.known_texts import cut_id
 from penstock.broker.send_rules import BATCH_MARKS
 from penstock.broker.state import BrokerState
 from penstock.broker.stats import QueueCounter
@@ -35,6 +41,7 @@ from penstock.broker.tables.topics import is_send_forbidden
 from penstock.errors import PenstockError
 from penstock.model.hosts import parse_host
 from penstock.model.names import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, Property
+from penstock.model.properties import END_MARK
 from penstock.protocol import acl
 from penstock.protocol.commands import RESPONSE, Command, encode_command
 from penstock.protocol.extensions import SHORT_RECEIPT
@@ -49,6 +56,8 @@ from penstock.store import DraftFields
 # taken apart by its readers.
 SENDER_FLAGS: Final = ~SysFlag.OF_BROKER
 _BORN_HOST: Final = "born_host"
+_KNOWN: Final = "known_headers"
+_ZERO: Final = ord("0")
 _INT64_DIGITS: Final = 18
 """A number with at most this many characters always fits into 64 bits."""
 _MAX_KINDS: Final = 1 << 14
@@ -69,6 +78,26 @@ class _Kind(NamedTuple):
     is_flagged: bool
     """Whether the client says that they are of transactions; what the properties say counts."""
     counter: QueueCounter
+
+
+class _Known(NamedTuple):
+    """Sends of one connection whose headers are alike."""
+
+    topic: str
+    queue_id: int
+    before: bytes
+    """What is before the unique id in the properties to be stored."""
+    behind: bytes
+    flag: int
+    sys_flag: int
+    born_host: bytes
+    reconsume_times: int
+    is_batch: bool
+    has_short_receipt: bool
+    counter: QueueCounter
+    signed: tuple[str, bytes, bytes, bytes] | None
+    """Access key and, in the order in which they are signed, the values before the born time, from
+    there to the unique id, and behind it."""
 
 
 class _Ext(msgspec.Struct, gc=False, rename={**SEND_V2_KEYS, "short_receipt": SHORT_RECEIPT}):
@@ -168,8 +197,19 @@ class FastSend:
         self._append = broker.storage.append
         self._append_batch_body = broker.storage.append_batch_body
         self._answer_frame = answers.frame
+        self._answer_known = answers.frame_of_known
+        self._known_age = object()
+        """Headers are known only as long as this is the same."""
+        self._known_count = 0
         # Also after a change of the broker's permission, which ordered topics depend on.
-        broker.topics.on_change(self._kinds.clear)
+        broker.topics.on_change(self._forget_kinds)
+
+    def _forget_kinds(self) -> None:
+        self._kinds.clear()
+        self._forget_headers()
+
+    def _forget_headers(self) -> None:
+        self._known_age, self._known_count = object(), 0
 
     def enable_fast_path(self, ask: SendMessage) -> None:
         """Serve further requests like this one, which the plain path has served."""
@@ -207,6 +247,134 @@ class FastSend:
 
     def serve(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
         """The answer to SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE; None leaves it to the plain path."""
+        headers: KnownHeaders[_Known] | None = peer.data.get(_KNOWN)  # type: ignore[assignment]
+        if headers is None or headers.age is not self._known_age:
+            peer.data[_KNOWN] = KnownHeaders[_Known](self._known_age)
+            return self._serve_unknown(peer, header, body)
+        layout = headers.get(len(header))
+        if layout is None:
+            return self._serve_unknown(peer, header, body)
+        known = layout.known.get(layout.fixed(header))
+        if known is None:
+            headers.miss(len(header), layout)
+            return self._serve_unknown(peer, header, body)
+        layout.misses = 0
+        (
+            topic,
+            queue_id,
+            before,
+            behind,
+            flag,
+            sys_flag,
+            born_host,
+            reconsume_times,
+            is_batch,
+            has_short_receipt,
+            counter,
+            signed,
+        ) = known
+        born_at, id_at, request_id_at, signature_at = layout.places
+        born, unique_id, request_id = header[born_at], header[id_at], header[request_id_at]
+        if (
+            not (born.isdigit() and unique_id.isalnum() and request_id.isdigit())
+            # JSON knows no number that begins with a zero, but for zero itself.
+            or request_id[0] == _ZERO
+            or not 0 < len(body) <= self._max_body
+        ):
+            return self._serve_unknown(peer, header, body)
+        if signed is not None:
+            access_key, signed_first, signed_next, signed_last = signed
+            data = b"".join((signed_first, born, signed_next, unique_id, signed_last, body))
+            for verifier in self._senders.get((peer, access_key, topic), ()):  # type: ignore[union-attr]  # signed
+                if verifier.fits_base64(header[signature_at], data):
+                    break
+            else:
+                return self._serve_unknown(peer, header, body)
+        draft: DraftFields = (
+            topic,
+            queue_id,
+            body,
+            before + unique_id + behind,
+            flag,
+            sys_flag,
+            int(born),
+            born_host,
+            self._store_host,
+            reconsume_times,
+            0,
+            unique_id,
+        )
+        try:
+            if not is_batch:
+                log_position, queue_offset, size, _ = self._append(draft)
+                counter.size += size
+                counter.calls += 1
+                counter.count += 1
+                return self._answer_known(
+                    request_id, log_position, queue_id, queue_offset, unique_id
+                )
+            stored = self._append_batch_body(draft, body, BATCH_MARKS)
+        except PenstockError as error:
+            return self._refused(error, int(request_id))
+        if stored is None:
+            return None
+        positions, queue_offset, size, _ = stored
+        counter.size += size
+        counter.calls += 1
+        counter.count += len(positions)
+        return self._answers.frame_of_batch(
+            int(request_id),
+            positions[:1] if has_short_receipt else positions,
+            queue_id,
+            queue_offset,
+            unique_id.decode(),
+        )
+
+    def _remember(self, peer: Peer, header: bytes, head: _Header, kind: _Kind) -> None:
+        """Recognise further headers like this one, which was served as a usual send."""
+        headers: KnownHeaders[_Known] | None = peer.data.get(_KNOWN)  # type: ignore[assignment]
+        if headers is None or not headers.may_learn(header):
+            return
+        if self._known_count >= MAX_KNOWN:
+            self._forget_headers()
+            return
+        ext = head.ext
+        sent = ext.properties
+        text = cut_id(END_MARK + sent + ("" if sent.endswith(END_MARK) else END_MARK))
+        if text is None:
+            headers.failures += 1
+            return
+        stamped = self._stamp(sent)
+        start = len(text.before) - 1
+        signed = None
+        if self._senders is not None:
+            signed = _signed_parts(ext, start, start + len(text.unique_id))  # type: ignore[arg-type]
+        if stamped is None or stamped[1] != text.unique_id:
+            return
+        known = _Known(
+            ext.topic,
+            kind.queue_id,
+            stamped[0][:start].encode(),
+            stamped[0][start + len(text.unique_id) :].encode(),
+            kind.flag,
+            kind.sys_flag,
+            born_host(peer),
+            kind.reconsume_times,
+            kind.is_batch,
+            ext.short_receipt is not None,
+            kind.counter,
+            signed,
+        )
+        if headers.learn(header, find_places(header, head, text, self._decode), known):
+            self._known_count += 1
+
+    def _refused(self, error: PenstockError, request_id: int) -> bytes:
+        refusal = refused(error, self._answers)
+        refusal.request_id, refusal.flag = request_id, RESPONSE
+        return encode_command(refusal)
+
+    def _serve_unknown(self, peer: Peer, header: bytes, body: bytes) -> bytes | None:
+        """`serve` for any header: it is decoded."""
         try:
             head = self._decode(header)
             ext = head.ext
@@ -214,7 +382,7 @@ class FastSend:
             if senders is not None and not _is_signed(senders, peer, ext, body):  # type: ignore[arg-type]  # `_decode_signed` has read it
                 return None
             topic, born_text = ext.topic, ext.born_timestamp
-            queue_id, flag, sys_flag, reconsume_times, is_batch, is_flagged, counter = self._kinds[
+            kind = self._kinds[
                 topic,
                 ext.queue_id,
                 ext.flag,
@@ -224,6 +392,7 @@ class FastSend:
                 ext.max_reconsume_times,
                 ext.batch,
             ]
+            queue_id, flag, sys_flag, reconsume_times, is_batch, is_flagged, counter = kind
             born_timestamp = int(born_text)
             if (
                 head.flag != 0
@@ -274,9 +443,7 @@ class FastSend:
                 appended = self._append(draft)
                 log_position, queue_offset, size, _ = appended
         except PenstockError as error:
-            refusal = refused(error, self._answers)
-            refusal.request_id, refusal.flag = request_id, RESPONSE
-            return encode_command(refusal)
+            return self._refused(error, request_id)
         if half is not None:
             self._transactions.stored(half, draft, queue_id, appended)
             return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
@@ -288,6 +455,7 @@ class FastSend:
             return self._answers.frame_of_timer(
                 request_id, log_position, queue_id, queue_offset, unique_id, timer.recall_handle
             )
+        self._remember(peer, header, head, kind)
         if not is_batch:
             counter.count += 1
             return self._answer_frame(request_id, log_position, queue_id, queue_offset, unique_id)
@@ -312,6 +480,20 @@ def _is_signed(senders: Senders, peer: Peer, ext: _SignedExt, body: bytes) -> bo
         if verifier.fits(ext.signature, values, body):
             return True
     return False
+
+
+def _signed_parts(ext: _SignedExt, start: int, stop: int) -> tuple[str, bytes, bytes, bytes]:
+    """The values that `_is_signed` reads, for properties with the unique id from start to stop."""
+    before = (
+        f"{ext.access_key}{ext.ons_channel}{ext.security_token}{ext.producer_group}{ext.topic}"
+        f"{ext.default_topic}{ext.default_topic_queue_nums}{ext.queue_id}{ext.sys_flag}"
+    )
+    between = f"{ext.flag}{ext.properties[:start]}"
+    behind = (
+        f"{ext.properties[stop:]}{ext.reconsume_times}{ext.unit_mode}"
+        f"{ext.batch}{ext.broker_name}{ext.short_receipt or ''}"
+    )
+    return ext.access_key, before.encode(), between.encode(), behind.encode()
 
 
 def refused(error: PenstockError, answers: SendAnswers) -> Command:
