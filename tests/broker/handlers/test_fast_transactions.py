@@ -552,7 +552,7 @@ def test_recent_halves_are_bounded_by_their_bytes() -> None:
     key = TransactionKey("g", "T", "U")
     for number in range(100):
         final: DraftFields = ("T", 0, bytes(976), b"", 0, 8, 0, bytes(8), bytes(8), 0, 0, b"")
-        recent.remember(OpenTransaction(key, number, 1000 + number, 0), final)
+        recent.remember(OpenTransaction(key, [number], 1000 + number, 0), final)
     assert list(recent) == ["1095", "1096", "1097", "1098", "1099"][5 - len(recent) :]
     assert len(recent) == 5
 

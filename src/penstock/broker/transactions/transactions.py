@@ -12,7 +12,6 @@ after that write: if it fails, nothing has changed.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -41,7 +40,8 @@ from penstock.store.transactions.open_halves import find_open
 
 log = logging.getLogger(__name__)
 
-_MAX_REMEMBERED: Final = 1 << 16
+_MIN_REMEMBERED: Final = 1 << 16
+"""So many of the latest decisions at least, and at most twice as many."""
 _SAVE_SECONDS: Final = 3.0
 
 
@@ -67,8 +67,9 @@ class Transactions:
         self._offsets = offsets
         self._stats = stats
         self._store_host = store_host
-        self._recent: OrderedDict[int, int] = OrderedDict()
-        """Decisions by the queue offset of a half, the latest ones."""
+        self._decisions: dict[int, int] = {}
+        """The latest ones, by the queue offset of a half."""
+        self._older_decisions: dict[int, int] = {}
         self._unnamed: list[int] = []
         """Closed halves whose op record could not be written yet."""
         self._is_saving = False
@@ -283,13 +284,14 @@ class Transactions:
 
     def remember(self, offset: int, decision: int) -> None:
         """Note the decision about the half at an offset."""
-        self._recent[offset] = decision
-        if len(self._recent) > _MAX_REMEMBERED:
-            self._recent.popitem(last=False)
+        self._decisions[offset] = decision
+        if len(self._decisions) >= _MIN_REMEMBERED:
+            self._older_decisions, self._decisions = self._decisions, {}
 
     def remembered(self, offset: int) -> int | None:
         """The decision about a half; None if it is not one of the latest."""
-        return self._recent.get(offset)
+        found = self._decisions.get(offset)
+        return self._older_decisions.get(offset) if found is None else found
 
     def note_op_records(self, op_records: Sequence[tuple[int, int]]) -> None:
         """Op records were written."""
@@ -356,7 +358,7 @@ class Transactions:
 def _entry(half: HalfMessage, stored: Appended | Record) -> OpenTransaction:
     return OpenTransaction(
         half.key,
-        stored.queue_offset,
+        [stored.queue_offset],
         stored.log_position,
         stored.store_timestamp,
         half.check_times,
