@@ -4,10 +4,11 @@
                                         [--busy 2]
 
 Every round starts each broker on an empty directory (one process each, asynchronous flush), runs
-all rows and stops it; the order alternates. With ``--warm`` both brokers run through all rounds and
-are warmed by each row before it is measured (`benchmarks.warm_apache`). The output is JSON: every
-figure, the medians, and the ratio of ours to Apache's (above 1 is better for rates, below 1 for
-times and memory). ``--busy`` runs other programs beside all of it that want the cores, too.
+all rows and stops it; the order alternates. With ``--warm`` both brokers live through all rounds,
+are warmed by each row before it is measured, and are stopped while it is the other's turn
+(`benchmarks.warm_apache`). The output is JSON: every figure, the medians, and the ratio of ours to
+Apache's (above 1 is better for rates, below 1 for times and memory). ``--busy`` runs other programs
+beside all of it that want the cores, too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROWS = (
     "latency-1000-128",
     "timer-16-128",
     "due-20000-128",
-    # The last one: after its first transaction Apache's broker keeps a core busy.
+    # The last one: after its first transaction Apache's broker keeps a core busy, in its turns.
     "transaction-16-128",
 )
 Figures = dict[str, float]

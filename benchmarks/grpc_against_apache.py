@@ -131,7 +131,9 @@ def measure(
                 )
                 sys.stderr.write(f"{REMOTING}: {beside}\n")
                 continue
-            figures = alternate(load[row.language], options.rounds, [row.work], options.warm)
+            plan = (load[row.language], options.rounds, [row.work], options.warm)
+            # The clients of the other language would miss their servers.
+            figures = alternate(*plan, stops_others=False)
             for target, by_figure in figures.items():
                 for figure, values in by_figure.items():
                     found[target][f"{row.language}-{figure}"] = values

@@ -154,6 +154,11 @@ _last_seen: Final[dict[tuple[int, int], tuple[int, _Process]]] = {}
 """Descendants by process id and time of start, each with the root above it."""
 
 
+def tree_pids(root: int) -> list[int]:
+    """A process and its living descendants."""
+    return list(_tree(root))
+
+
 def _tree(root: int) -> dict[int, _Process]:
     """A process and its living descendants."""
     fields_of: dict[int, list[str]] = {}

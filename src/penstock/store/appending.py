@@ -292,12 +292,13 @@ class Appender:
             AppendedBatch, (positions, queue_offset, total, _new_tuple(Appended, last))
         )
 
-    def append_rows(self, topic: str, queue_id: int, rows: RecordRows) -> None:
-        """Stage records of one queue that are ready but for their places."""
+    def append_rows(self, topic: str, queue_id: int, rows: RecordRows) -> int:
+        """Stage records of one queue that are ready but for their places; the first's offset."""
         queue = self._queue_by_key.get((topic, queue_id))
         if queue is None:
             queue = self._new_queue(topic, queue_id)
         size, count, done = rows.size, len(rows.starts), 0
+        first = queue.next_offset
         commit_log = self._log
         while done < count:
             if self._context.refusal is not None:
@@ -310,6 +311,7 @@ class Appender:
             part = rows if done == 0 and count <= room else rows.part(done, done + room)
             done += len(part.starts)
             self._append_rows(queue, part)
+        return first
 
     def _append_rows(self, queue: ConsumeQueue, rows: RecordRows) -> None:
         commit_log = self._log

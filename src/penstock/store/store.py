@@ -116,7 +116,7 @@ class MessageStore(StoreReading):
         self.append: Callable[[DraftFields], Appended] = not_open.refuse
         self.append_batch: Callable[[Draft, Sequence[BatchItem]], list[Appended]] = not_open.refuse
         self.append_batch_body: _AppendBatchBody = not_open.refuse
-        self.append_rows: Callable[[str, int, RecordRows], None] = not_open.refuse
+        self.append_rows: Callable[[str, int, RecordRows], int] = not_open.refuse
         self._cleaner = cast(Cleaner, not_open)
         self._reader = cast(Reader, not_open)
         self._queue_table = cast(QueueTable, not_open)

@@ -28,6 +28,7 @@ from penstock.protocol.commands import ONEWAY, Command
 from penstock.protocol.half_messages import TransactionKey
 from penstock.protocol.records.codec import Record
 from penstock.store import SYNC_FLUSH, Appended, Draft, DraftFields, appending
+from penstock.store.bulk.record_rows import RecordRows
 
 USUAL = [
     "TRAN_MSG\x01true\x02PGROUP\x01shop\x02",
@@ -304,6 +305,81 @@ async def test_one_way_commits_of_one_chunk_are_all_written(broker: Broker, wire
     broker.state.storage.finish_turn()
     assert not len(broker.state.transactions.open)
     assert len([one for one in await all_records(wire, "T", 2) if one.body == b"body"]) == 20
+    closed = await all_records(wire, OP_HALF_TOPIC, 0)
+    assert [one.body for one in closed] == [b"%d" % offset for offset in range(20)]
+    assert broker.state.transactions.progress() == (20, 20)
+
+
+async def commit_together(broker: Broker, halves: list[tuple[str, Command]]) -> None:
+    """One-way commits of a loop turn, up to what is done after its answers."""
+    fast = FastTransactions(broker.state)
+    for unique_id, half in halves:
+        head = end_header(half, unique_id, flag=ONEWAY)
+        answer = fast.end(None, orjson.dumps(head), b"")  # type: ignore[arg-type]
+        assert answer == b""
+    broker.state.storage.finish_turn()
+
+
+async def some_halves(broker: Broker, mark: str) -> list[tuple[str, Command]]:
+    found: list[tuple[str, Command]] = []
+    for number in range(20):
+        half = await ask(broker, half_header(USUAL[0], f"{mark}{number:02}"), b"body")
+        assert half is not None
+        found.append((f"{mark}{number:02}", half))
+    return found
+
+
+@pytest.mark.parametrize("room", [100, 3_000, None])
+async def test_commits_lost_with_a_full_buffer_leave_their_transactions_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None
+) -> None:
+    files = FaultyFiles(SimulatedDisk())
+    async with Stage(tmp_path) as stage:
+        broker = await stage.broker(files=files)
+        wire = await stage.connect(broker)
+        await enable_fast_path(broker, wire)
+        transactions, storage = broker.state.transactions, broker.state.storage
+        await commit_together(broker, await some_halves(broker, "A"))
+        first = [one for one in await all_records(wire, "T", 2) if one.body == b"body"]
+        halves = await some_halves(broker, "B")
+        # Without a number the buffer is full with the op records, which come last.
+        full = sum(one.size for one in first) - 1 if room is None else room
+        with monkeypatch.context() as patched:
+            patched.setattr(appending, "MAX_STAGED_BYTES", full)
+            free, files.disk.free_bytes = files.disk.free_bytes, 0
+            await commit_together(broker, halves)
+        assert [entry.decision for entry in transactions.open] == [0] * 20
+        files.disk.free_bytes = free
+        assert await storage.unblock()
+        await commit_together(broker, halves)
+        assert not len(transactions.open)
+        stored = [one for one in await all_records(wire, "T", 2) if one.body == b"body"]
+        assert len(stored) == 40
+        assert transactions.progress()[0] == storage.max_offset(HALF_TOPIC, 0)
+
+
+async def test_commits_whose_op_records_are_refused_are_closed_in_the_next_round(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enable_fast_path(broker, wire)
+    transactions, storage = broker.state.transactions, broker.state.storage
+    await commit_together(broker, await some_halves(broker, "A"))
+    halves = await some_halves(broker, "B")
+
+    def refuse(topic: str, queue_id: int, rows: RecordRows) -> int:
+        raise StoreError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "append_rows", refuse)
+        await commit_together(broker, halves)
+    assert len([one for one in await all_records(wire, "T", 2) if one.body == b"body"]) == 40
+    assert not len(transactions.open)
+    assert transactions.progress()[0] == 20
+    transactions.close_unnamed()
+    storage.finish_turn()
+    assert transactions.progress() == (40, 40)
+    closed = await all_records(wire, OP_HALF_TOPIC, 0)
+    assert [one.body for one in closed] == [b"%d" % offset for offset in range(40)]
 
 
 async def test_many_one_way_decisions_are_not_put_off_without_end(
@@ -476,7 +552,7 @@ def test_recent_halves_are_bounded_by_their_bytes() -> None:
     key = TransactionKey("g", "T", "U")
     for number in range(100):
         final: DraftFields = ("T", 0, bytes(976), b"", 0, 8, 0, bytes(8), bytes(8), 0, 0, b"")
-        recent.remember(OpenTransaction(key, number, 1000 + number, 0), final)
+        recent.remember(OpenTransaction(key, [number], 1000 + number, 0), final)
     assert list(recent) == ["1095", "1096", "1097", "1098", "1099"][5 - len(recent) :]
     assert len(recent) == 5
 

@@ -186,7 +186,7 @@ class FastTransactions:
             log_position,
             id_,
         )
-        entry = OpenTransaction(key, queue_offset, log_position, stored_ms)
+        entry = OpenTransaction(key, [queue_offset], log_position, stored_ms)
         self._turn.add(entry, final)
 
     # Decisions

@@ -9,45 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from penstock.protocol.half_messages import TransactionKey
 from penstock.protocol.headers.transactions import TransactionDecision
 
 
-class OpenTransaction:
+class OpenTransaction(msgspec.Struct, eq=False):
     """One transaction whose decision is missing."""
 
-    __slots__ = (
-        "check_times",
-        "decided_end",
-        "decision",
-        "first_stored_ms",
-        "immunity_ms",
-        "key",
-        "offsets",
-        "position",
-    )
-
-    def __init__(
-        self,
-        key: TransactionKey,
-        offset: int,
-        position: int,
-        stored_ms: int,
-        check_times: int = 0,
-        immunity_ms: int | None = None,
-    ) -> None:
-        self.key = key
-        self.offsets = [offset]
-        """Queue offsets of the copies that no op record names yet, oldest first."""
-        self.position = position
-        """The log position of the newest copy."""
-        self.first_stored_ms = stored_ms
-        self.check_times = check_times
-        self.immunity_ms = immunity_ms
-        self.decision: int = TransactionDecision.UNKNOWN
-        """Other than unknown: on its way to the log."""
-        self.decided_end = 0
-        """Where in the log the message of a commit on its way ends."""
+    key: TransactionKey
+    offsets: list[int]
+    """Queue offsets of the copies that no op record names yet, oldest first."""
+    position: int
+    """The log position of the newest copy."""
+    first_stored_ms: int
+    check_times: int = 0
+    immunity_ms: int | None = None
+    decision: int = TransactionDecision.UNKNOWN
+    """Other than unknown: on its way to the log."""
+    decided_end: int = 0
+    """Where in the log the message of a commit on its way ends."""
 
     def is_due(self, now_ms: int, timeout_ms: int) -> bool:
         """Whether the transaction is old enough to be asked about."""

@@ -12,7 +12,6 @@ after that write: if it fails, nothing has changed.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,6 +21,7 @@ from penstock.broker.storage import Answered, Storage
 from penstock.broker.tables.offsets import Offsets
 from penstock.broker.transactions import half_records
 from penstock.broker.transactions.counters import TransactionCounters
+from penstock.broker.transactions.op_rows import closing_rows
 from penstock.broker.transactions.open_transactions import OpenTransaction, OpenTransactions
 from penstock.broker.transactions.progress import OpRecords
 from penstock.broker.transactions.recent_halves import RecentHalves
@@ -40,7 +40,8 @@ from penstock.store.transactions.open_halves import find_open
 
 log = logging.getLogger(__name__)
 
-_MAX_REMEMBERED: Final = 1 << 16
+_MIN_REMEMBERED: Final = 1 << 16
+"""So many of the latest decisions at least, and at most twice as many."""
 _SAVE_SECONDS: Final = 3.0
 
 
@@ -66,8 +67,9 @@ class Transactions:
         self._offsets = offsets
         self._stats = stats
         self._store_host = store_host
-        self._recent: OrderedDict[int, int] = OrderedDict()
-        """Decisions by the queue offset of a half, the latest ones."""
+        self._decisions: dict[int, int] = {}
+        """The latest ones, by the queue offset of a half."""
+        self._older_decisions: dict[int, int] = {}
         self._unnamed: list[int] = []
         """Closed halves whose op record could not be written yet."""
         self._is_saving = False
@@ -146,6 +148,13 @@ class Transactions:
         self, entry: OpenTransaction, decision: int, final: DraftFields | None
     ) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """Stage what a decision writes; returns the offsets that it closes, and its op records."""
+        offsets = self.append_message(entry, decision, final)
+        return offsets, self._append_op_records(offsets, is_first=final is None, entry=entry)
+
+    def append_message(
+        self, entry: OpenTransaction, decision: int, final: DraftFields | None
+    ) -> list[int]:
+        """Stage the message of a decision, if any; returns the offsets to write op records for."""
         entry.decided_end = 0
         if final is not None:
             position, _, size, _ = self._storage.append(final)
@@ -153,8 +162,7 @@ class Transactions:
             entry.decided_end = position + size
         # From here on a failed write is the only way back.
         entry.decision = decision
-        offsets = list(entry.offsets)
-        return offsets, self._append_op_records(offsets, is_first=final is None, entry=entry)
+        return entry.offsets.copy()
 
     def repeat(self, entry: OpenTransaction, *, waits_for_disk: bool) -> Promise:
         """The answer to a repeated decision while the first one is on its way to the log."""
@@ -183,12 +191,21 @@ class Transactions:
                 raise
             # The message is on its way to its topic. Should this write succeed, the next round of
             # checks closes the half; until then memory knows that it is decided.
-            self._unnamed += offsets
+            self.name_later(offsets)
             return []
+
+    def name_later(self, offsets: Sequence[int]) -> None:
+        """Have the next round of checks write the op records of these halves."""
+        self._unnamed += offsets
 
     def append_op_records(self, offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Stage op records; returns the offset of each and the offset that it closes."""
-        drafts = half_records.closing(offsets, self._clock.time_ms(), self._store_host)
+        now_ms = self._clock.time_ms()
+        rows = closing_rows(offsets, now_ms, self._store_host)
+        if rows is not None:
+            first = self._storage.append_rows(OP_HALF_TOPIC, HALF_QUEUE, rows)
+            return [*enumerate(offsets, first)]
+        drafts = half_records.closing(offsets, now_ms, self._store_host)
         append = self._storage.append
         return [(append(draft)[1], offset) for draft, offset in zip(drafts, offsets, strict=True)]
 
@@ -267,13 +284,14 @@ class Transactions:
 
     def remember(self, offset: int, decision: int) -> None:
         """Note the decision about the half at an offset."""
-        self._recent[offset] = decision
-        if len(self._recent) > _MAX_REMEMBERED:
-            self._recent.popitem(last=False)
+        self._decisions[offset] = decision
+        if len(self._decisions) >= _MIN_REMEMBERED:
+            self._older_decisions, self._decisions = self._decisions, {}
 
     def remembered(self, offset: int) -> int | None:
         """The decision about a half; None if it is not one of the latest."""
-        return self._recent.get(offset)
+        found = self._decisions.get(offset)
+        return self._older_decisions.get(offset) if found is None else found
 
     def note_op_records(self, op_records: Sequence[tuple[int, int]]) -> None:
         """Op records were written."""
@@ -340,7 +358,7 @@ class Transactions:
 def _entry(half: HalfMessage, stored: Appended | Record) -> OpenTransaction:
     return OpenTransaction(
         half.key,
-        stored.queue_offset,
+        [stored.queue_offset],
         stored.log_position,
         stored.store_timestamp,
         half.check_times,

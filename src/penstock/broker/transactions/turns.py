@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.broker.storage import Storage
 from penstock.broker.transactions.open_transactions import OpenTransaction
 from penstock.broker.transactions.when_written import TurnEnd
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.protocol.commands import Command
 from penstock.protocol.headers.transactions import TransactionDecision
 from penstock.store import DraftFields
@@ -47,6 +48,8 @@ class TransactionTurn:
         self._storage = storage
         self._staged: list[Staged] = []
         self._put_off: list[tuple[OpenTransaction, int, DraftFields | None]] = []
+        self._unclosed: list[tuple[Sequence[int], list[tuple[int, int]]]] = []
+        """Of commits that are staged, but not their op records: offsets, and a list for these."""
         self._end: Final = TurnEnd(self._written, self._lost)
 
     def add(self, entry: OpenTransaction, final: DraftFields) -> None:
@@ -77,10 +80,36 @@ class TransactionTurn:
             if entry.decision or entry not in self._transactions.open:
                 continue
             try:
-                self.decide(entry, decision, final)
+                if final is None:
+                    self.decide(entry, decision, None)
+                else:
+                    self._commit(entry, decision, final)
             except PenstockError as error:
                 # As on the plain path: the half stays open, and its producer is asked about it.
                 log.debug("decision refused id=%s error=%s", entry.key.unique_id, error)
+        if self._unclosed:
+            self._append_op_records()
+
+    def _commit(self, entry: OpenTransaction, decision: int, final: DraftFields) -> None:
+        offsets = self._transactions.append_message(entry, decision, final)
+        op_records: list[tuple[int, int]] = []
+        self._unclosed.append((offsets, op_records))
+        self._stage((entry, decision, None, offsets, op_records))
+
+    def _append_op_records(self) -> None:
+        """Append the op records of commits whose messages are staged."""
+        offsets = [offset for closed, _ in self._unclosed for offset in closed]
+        try:
+            made = iter(self._transactions.append_op_records(offsets))
+        except StoreError:
+            # Those whose messages are lost, too, are not among them any more (`_lost`). Those of
+            # the others are on their way, as in `Transactions.append_decision`.
+            for closed, _ in self._unclosed:
+                self._transactions.name_later(closed)
+        else:
+            for closed, op_records in self._unclosed:
+                op_records += islice(made, len(closed))
+        self._unclosed = []
 
     def _stage(self, staged: Staged) -> None:
         if not self._staged:
@@ -93,6 +122,7 @@ class TransactionTurn:
 
     def _lost(self) -> None:
         turn, self._staged = self._staged, []
+        self._unclosed = []
         for entry, decision, _, offsets, _ in turn:
             if decision:
                 self._transactions.unconfirmed(entry, decision, offsets)
