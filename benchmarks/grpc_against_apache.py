@@ -12,16 +12,24 @@ and the targets. A row is one of
     LANGUAGE-simple-MESSAGES-SIZE   or by a simple one: the rate from the first delivery to the last
     remoting                        how long sends of a remoting client take on `penstock up`, alone
                                     and beside a gRPC producer that sends as fast as it can
+
+``--also`` measures further servers in the same run: ``inside`` is a broker with the endpoint in its
+process, ``canned`` an endpoint that answers with prepared bytes, which shows what the client itself
+reaches (`benchmarks.grpc_one_process`).
+
+Cores are counted while the rate is measured: those of the client, of its server, and of the servers
+that ought to be idle.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,7 +40,7 @@ from benchmarks.effort import Figures, Target, at_least, at_most
 from benchmarks.sends_beside import compare_latencies
 from benchmarks.warm_apache import Found, Generator, alternate, generator, warm_up
 from tests.interop.grpc_programs import java_program, python_program
-from tests.interop.servers import Cluster, apache_proxy, penstock_up
+from tests.interop.servers import Cluster, apache_proxy, penstock_up, process
 from tests.interop.toolchain import FAST, Unavailable, prepare_proxy
 
 from penstock import Admin
@@ -51,6 +59,8 @@ ROWS: Final = (
     "python-simple-5000-128",
     REMOTING,
 )
+INSIDE: Final = "inside"
+CANNED: Final = "canned"
 BESIDE: Final = "send-64-128"
 RATE_TARGET: Final = 1.5
 P99_TARGET: Final = 2.0
@@ -89,6 +99,23 @@ def program(language: str) -> list[str]:
     return python_program(PROGRAMS / "grpc_load.py")
 
 
+@contextmanager
+def one_process(kind: str, directory: Path) -> Iterator[Cluster]:
+    """A server of `benchmarks.grpc_one_process`."""
+    command = [sys.executable, "-m", "benchmarks.grpc_one_process", kind, str(directory / "data")]
+    with process(command, directory / "server.log", "ready namesrv=") as line:
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        yield Cluster(
+            fields["namesrv"],
+            fields["broker"],
+            "DefaultCluster",
+            "broker-a",
+            Path(fields["data"]),
+            fields["grpc"],
+            is_penstock=True,
+        )
+
+
 def prepare_cluster(cluster: Cluster, suffixes: Iterable[str]) -> None:
     """Create the topics and groups of the clients."""
     with Admin(namesrv=cluster.namesrv) as admin:
@@ -117,19 +144,25 @@ def measure(
             for target, cluster in clusters.items():
                 assert cluster.grpc is not None, "both servers serve gRPC"
                 words = [*command, cluster.grpc, language, str(options.seconds)]
-                running = generator(words, f"grpc-{language}-{target}", pids[target])
+                name = f"grpc-{language}-{target}"
+                idle = [pid for other in pids if other != target for pid in pids[other]]
+                running = generator(words, name, pids[target], idle)
                 load[language][target] = stack.enter_context(running)
         for row in rows:
             if row is None:
-                busy = load["java"]["penstock"]
-                warm_up(busy, BESIDE, options.warm)
-                beside = compare_latencies(
-                    clusters["penstock"].namesrv,
-                    partial(busy.run, BESIDE),
-                    options.rounds,
-                    options.seconds,
-                )
-                sys.stderr.write(f"{REMOTING}: {beside}\n")
+                for target in ("penstock", *options.also):
+                    if target == CANNED:
+                        continue
+                    busy = load["java"][target]
+                    warm_up(busy, BESIDE, options.warm)
+                    figures = compare_latencies(
+                        clusters[target].namesrv,
+                        partial(busy.run, BESIDE),
+                        options.rounds,
+                        options.seconds,
+                    )
+                    sys.stderr.write(f"{REMOTING} {target}: {figures}\n")
+                    beside = beside or figures
                 continue
             figures = alternate(load[row.language], options.rounds, [row.work], options.warm)
             for target, by_figure in figures.items():
@@ -158,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=5, help="duration of a row of sends")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="ROW")
     parser.add_argument("--heap", default="2g", help="heap of Apache's proxy")
+    parser.add_argument("--also", nargs="+", default=[], choices=(INSIDE, CANNED))
     parser.add_argument("--warm", type=float, default=20, metavar="SECONDS")
     options = parser.parse_args(arguments)
     try:
@@ -178,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clusters = {
             "apache": stack.enter_context(proxy),
             "penstock": stack.enter_context(penstock_up(root / "penstock")),
+            **{one: stack.enter_context(one_process(one, root / one)) for one in options.also},
         }
         pids = {target: server_pids(root / target) for target in clusters}
         found, beside = measure(clusters, pids, commands, rows, options)
@@ -187,6 +222,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "warm_seconds": options.warm,
         "machine": conditions,
         "rows": figures,
+        "also": {
+            target: {figure: statistics.median(values) for figure, values in found[target].items()}
+            for target in options.also
+        },
         REMOTING: beside,
         "targets": targets(figures, beside),
     }

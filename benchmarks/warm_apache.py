@@ -33,39 +33,70 @@ BURNING: Final = ("transaction",)
 class Generator:
     """A load generator that runs rows as they are given."""
 
-    def __init__(self, process: subprocess.Popen[str], server_pids: Sequence[int]) -> None:
-        self._process = process
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        server_pids: Sequence[int],
+        idle_pids: Sequence[int] = (),
+    ) -> None:
+        self.process = process
         self._server_pids = server_pids
+        self._idle_pids = idle_pids
 
     def run(self, row: str) -> Figures:
         """The figures of one row, by ``row:what``."""
-        began, client, server = self._now()
-        found = self._answer(row)
-        ended, client_after, server_after = self._now()
-        found["client_cores"] = (client_after - client) / (ended - began)
-        found["server_cores"] = (server_after - server) / (ended - began)
+        began = self._now()
+        ended: list[float] = []
+        found: Figures = {}
+        for line in self._lines(row):
+            # What comes before and after is no part of the row: a topic is filled, polls end.
+            if line == "begin":
+                began = self._now()
+            elif line == "end":
+                ended = self._now()
+            elif line.startswith("{"):
+                found = json.loads(line)
+                found.pop("row")
+                break
+        else:
+            name = BUILD / "logs"
+            raise RuntimeError(f"the load generator ended in {row}; see its log in {name}")
+        seconds, client, server, idle = (
+            after - before for after, before in zip(ended or self._now(), began, strict=True)
+        )
+        found["client_cores"] = client / seconds
+        found["server_cores"] = server / seconds
+        if self._idle_pids:
+            found["idle_cores"] = idle / seconds
         return {f"{row}:{what}": value for what, value in found.items()}
 
-    def _now(self) -> tuple[float, float, float]:
-        server = sum(map(tree_cpu_seconds, self._server_pids))
-        return time.monotonic(), tree_cpu_seconds(self._process.pid), server
+    def _now(self) -> list[float]:
+        client, server, idle = (
+            sum(map(tree_cpu_seconds, pids))
+            for pids in ((self.process.pid,), self._server_pids, self._idle_pids)
+        )
+        return [time.monotonic(), client, server, idle]
 
-    def _answer(self, row: str) -> Figures:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{row}\n")
-        self._process.stdin.flush()
-        while line := self._process.stdout.readline():
-            if line.startswith("{"):
-                found: dict[str, float] = json.loads(line)
-                found.pop("row")
-                return found
-        raise RuntimeError(f"the load generator ended in {row}; see its log in {BUILD / 'logs'}")
+    def _lines(self, row: str) -> Iterator[str]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{row}\n")
+        self.process.stdin.flush()
+        while line := self.process.stdout.readline():
+            yield line.rstrip()
 
 
 @contextmanager
-def generator(command: Sequence[str], name: str, server_pids: Sequence[int]) -> Iterator[Generator]:
-    """Start a load generator for one broker; its errors go to a log of this name."""
+def generator(
+    command: Sequence[str],
+    name: str,
+    server_pids: Sequence[int],
+    idle_pids: Sequence[int] = (),
+) -> Iterator[Generator]:
+    """Start a load generator for one broker; its errors go to a log of this name.
+
+    ``idle_pids`` are servers that ought to be idle meanwhile.
+    """
     log = BUILD / "logs" / f"load-generator-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -75,7 +106,7 @@ def generator(command: Sequence[str], name: str, server_pids: Sequence[int]) -> 
         ) as process,
     ):
         try:
-            yield Generator(process, server_pids)
+            yield Generator(process, server_pids, idle_pids)
         finally:
             process.kill()
 
