@@ -4,8 +4,8 @@
 
 Both servers run through all rounds, each with a Java and a Python client that run as long. Every
 row is repeated on both until ``--warm`` seconds have passed, then measured alternately, while the
-other server is idle (`benchmarks.warm_apache`). The output is JSON: every figure, medians, ratios,
-and the targets. A row is one of
+other server and its clients stand still (`benchmarks.warm_apache`). The output is JSON: every
+figure, medians, ratios, and the targets. A row is one of
 
     LANGUAGE-send-INFLIGHT-SIZE     sends for ``--seconds``
     LANGUAGE-push-MESSAGES-SIZE     a topic that was filled before is drained by a push consumer,
@@ -17,8 +17,7 @@ and the targets. A row is one of
 process, ``canned`` an endpoint that answers with prepared bytes, which shows what the client itself
 reaches (`benchmarks.grpc_one_process`).
 
-Cores are counted while the rate is measured: those of the client, of its server, and of the servers
-that ought to be idle.
+Cores are counted while the rate is measured: those of the client and of its server.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from benchmarks.__main__ import machine
 from benchmarks.against_apache import APACHE_VERSION, report, server_pids
 from benchmarks.effort import Figures, Target, at_least, at_most
 from benchmarks.sends_beside import compare_latencies
-from benchmarks.warm_apache import Found, Generator, alternate, generator, warm_up
+from benchmarks.warm_apache import Found, Generator, alternate, generator, turns, warm_up
 from tests.interop.grpc_programs import java_program, python_program
 from tests.interop.servers import Cluster, apache_proxy, penstock_up, process
 from tests.interop.toolchain import FAST, Unavailable, prepare_proxy
@@ -145,14 +144,19 @@ def measure(
                 assert cluster.grpc is not None, "both servers serve gRPC"
                 words = [*command, cluster.grpc, language, str(options.seconds)]
                 name = f"grpc-{language}-{target}"
-                idle = [pid for other in pids if other != target for pid in pids[other]]
-                running = generator(words, name, pids[target], idle)
-                load[language][target] = stack.enter_context(running)
+                started = generator(words, name, pids[target])
+                load[language][target] = stack.enter_context(started)
+        running = {
+            target: [*pids[target], *(load[language][target].process.pid for language in load)]
+            for target in clusters
+        }
+        give_turn = stack.enter_context(turns(running))
         for row in rows:
             if row is None:
                 for target in ("penstock", *options.also):
                     if target == CANNED:
                         continue
+                    give_turn(target)
                     busy = load["java"][target]
                     warm_up(busy, BESIDE, options.warm)
                     figures = compare_latencies(
@@ -164,7 +168,9 @@ def measure(
                     sys.stderr.write(f"{REMOTING} {target}: {figures}\n")
                     beside = beside or figures
                 continue
-            figures = alternate(load[row.language], options.rounds, [row.work], options.warm)
+            figures = alternate(
+                load[row.language], options.rounds, [row.work], options.warm, give_turn
+            )
             for target, by_figure in figures.items():
                 for figure, values in by_figure.items():
                     found[target][f"{row.language}-{figure}"] = values

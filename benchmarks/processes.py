@@ -75,7 +75,7 @@ class ServerProcess:
     def tree_resident_bytes(self) -> int:
         """Its memory with that of its child processes."""
         pages = 0
-        for pid in _tree(self._process.pid):
+        for pid in process_tree(self._process.pid):
             with contextlib.suppress(OSError):
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -120,10 +120,10 @@ def broker(*options: str) -> Iterator[ServerProcess]:
 
 def tree_cpu_seconds(root: int) -> float:
     """CPU time of a process and its living descendants: the JVM and its workers."""
-    return sum(_tree(root).values()) / os.sysconf("SC_CLK_TCK")
+    return sum(process_tree(root).values()) / os.sysconf("SC_CLK_TCK")
 
 
-def _tree(root: int) -> dict[int, int]:
+def process_tree(root: int) -> dict[int, int]:
     """A process and its living descendants, with the clock ticks that each has used."""
     ticks, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

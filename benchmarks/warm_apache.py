@@ -12,14 +12,16 @@ many cores the client and the server kept busy during a row shows which of them 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from benchmarks.processes import tree_cpu_seconds
+from benchmarks.processes import process_tree, tree_cpu_seconds
 from tests.interop.servers import Cluster
 from tests.interop.toolchain import BUILD, FAST, Toolchain
 
@@ -33,15 +35,9 @@ BURNING: Final = ("transaction",)
 class Generator:
     """A load generator that runs rows as they are given."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[str],
-        server_pids: Sequence[int],
-        idle_pids: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[str], server_pids: Sequence[int]) -> None:
         self.process = process
         self._server_pids = server_pids
-        self._idle_pids = idle_pids
 
     def run(self, row: str) -> Figures:
         """The figures of one row, by ``row:what``."""
@@ -61,21 +57,16 @@ class Generator:
         else:
             name = BUILD / "logs"
             raise RuntimeError(f"the load generator ended in {row}; see its log in {name}")
-        seconds, client, server, idle = (
+        seconds, client, server = (
             after - before for after, before in zip(ended or self._now(), began, strict=True)
         )
         found["client_cores"] = client / seconds
         found["server_cores"] = server / seconds
-        if self._idle_pids:
-            found["idle_cores"] = idle / seconds
         return {f"{row}:{what}": value for what, value in found.items()}
 
     def _now(self) -> list[float]:
-        client, server, idle = (
-            sum(map(tree_cpu_seconds, pids))
-            for pids in ((self.process.pid,), self._server_pids, self._idle_pids)
-        )
-        return [time.monotonic(), client, server, idle]
+        server = sum(map(tree_cpu_seconds, self._server_pids))
+        return [time.monotonic(), tree_cpu_seconds(self.process.pid), server]
 
     def _lines(self, row: str) -> Iterator[str]:
         assert self.process.stdin is not None
@@ -87,16 +78,8 @@ class Generator:
 
 
 @contextmanager
-def generator(
-    command: Sequence[str],
-    name: str,
-    server_pids: Sequence[int],
-    idle_pids: Sequence[int] = (),
-) -> Iterator[Generator]:
-    """Start a load generator for one broker; its errors go to a log of this name.
-
-    ``idle_pids`` are servers that ought to be idle meanwhile.
-    """
+def generator(command: Sequence[str], name: str, server_pids: Sequence[int]) -> Iterator[Generator]:
+    """Start a load generator for one broker; its errors go to a log of this name."""
     log = BUILD / "logs" / f"load-generator-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -106,7 +89,7 @@ def generator(
         ) as process,
     ):
         try:
-            yield Generator(process, server_pids, idle_pids)
+            yield Generator(process, server_pids)
         finally:
             process.kill()
 
@@ -129,13 +112,43 @@ def compare_warm(
         return alternate(load, rounds, rows, warm_seconds)
 
 
+@contextmanager
+def turns(pids: Mapping[str, Sequence[int]]) -> Iterator[Callable[[str], None]]:
+    """Yield what gives the machine to one target; the processes of all others stand still.
+
+    A server that was busy uses up to a third of a core for a while after that, compiling.
+    """
+
+    def give(chosen: str | None) -> None:
+        for target, roots in pids.items():
+            sent = signal.SIGCONT if chosen in (target, None) else signal.SIGSTOP
+            for pid in {pid for root in roots for pid in process_tree(root)}:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sent)
+
+    try:
+        yield give
+    finally:
+        # One that stands still would not end.
+        give(None)
+
+
+def _together(target: str) -> None:
+    """All targets run, whose turn it may be."""
+
+
 def alternate(
-    load: dict[str, Generator], rounds: int, rows: Sequence[str], warm_seconds: float
+    load: dict[str, Generator],
+    rounds: int,
+    rows: Sequence[str],
+    warm_seconds: float,
+    give_turn: Callable[[str], None] = _together,
 ) -> Found:
     """Warm each target by each row, then measure them in turn; all figures of all rounds."""
     found: Found = {target: {} for target in load}
 
     def measure(row: str, target: str) -> None:
+        give_turn(target)
         figures = load[target].run(row)
         for figure, value in figures.items():
             found[target].setdefault(figure, []).append(value)
@@ -149,6 +162,7 @@ def alternate(
                     measure(row, target)
             continue
         for target in load:
+            give_turn(target)
             warm_up(load[target], row, warm_seconds)
         for number in range(rounds):
             for target in load if number % 2 == 0 else reversed(load):

@@ -90,12 +90,21 @@ class Methods:
             call.answer(call.message)
         return True
 
+    def several(self, call: Call) -> bool:
+        """Answers with ten messages: at once if the client takes them, else by the plain path."""
+        if call.message.startswith(b"later"):
+            self.calls.append(call)
+        elif not call.answer_all([call.message] * 10):
+            call.go_on(self.many)
+        return True
+
     def table(self) -> dict[str, Method]:
         names = ("echo", "many", "wait", "half", "fail", "crash")
         return {f"/{name}": Method(getattr(self, name)) for name in names} | {
             "/chat": Method(self.chat, is_streaming=True),
             "/unread": Method(self.unread, is_streaming=True),
             "/quick": Method(self.half, quick=self.quickly),
+            "/several": Method(self.half, quick=self.several),
             "/small": Method(self.echo, max_message=SMALL_MESSAGE),
         }
 
