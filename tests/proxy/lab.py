@@ -155,9 +155,21 @@ class LabClient:
         polls, deadline = self.lab.endpoint.quick_polls, self.caller.deadline
         timeout = None if deadline is None else deadline - self.lab.clock.monotonic()
         data = request.SerializeToString()
-        if not polls.start(self.caller.client_id, data, timeout, found.set_result):
+
+        def done(result: Found) -> None:
+            if found.cancelled():
+                self.lab.endpoint.abandon(result)
+            else:
+                found.set_result(result)
+
+        if not polls.start(self.caller.client_id, data, timeout, done):
             return None
-        return await found
+        try:
+            return await found
+        except asyncio.CancelledError:
+            if found.done() and not found.cancelled():
+                self.lab.endpoint.abandon(found.result())
+            raise
 
     async def messages(self, **more: Any) -> list[wire.Message]:
         """The messages of a poll that must not be refused."""

@@ -88,7 +88,7 @@ def _found(poll: Poll, answer: Command | PenstockError) -> Found:
         if answer.code != ResponseCode.SUCCESS:
             raise poll.client.refusal(answer)
         popped = popped_of(poll, answer)
-        if not all(is_delivered(poll, one) for one in popped):
+        if not popped or not all(is_delivered(poll, one) for one in popped):
             return Found(poll, None, popped)
         return Found(poll, deliver(poll, popped))
     except Exception as error:

@@ -161,12 +161,11 @@ class GrpcServer(Service):
 
     def _quick_receive(self, call: Call) -> bool:
         def done(found: Found) -> None:
-            if not call.is_open:
-                self.endpoint.abandon(found)
-            elif found.received is None:
-                call.go_on(functools.partial(self._receive_rest, found))
+            left = functools.partial(self.endpoint.abandon, found)
+            if found.received is None:
+                call.go_on(functools.partial(self._receive_rest, found), left)
             elif not call.answer_all(found.received.responses):
-                call.go_on(functools.partial(self._deliver, found.received))
+                call.go_on(functools.partial(self._deliver, found.received), left)
 
         client_id = call.headers.get(_CLIENT_ID, "")
         if not self.endpoint.quick_polls.start(client_id, call.message, call.timeout, done):

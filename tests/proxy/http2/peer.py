@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import itertools
 import struct
@@ -40,6 +41,7 @@ class Methods:
         self.cancelled = 0
         self.flushed: list[int] = []
         self.calls: list[Call] = []
+        self.left: list[Call] = []
 
     async def echo(self, call: Call) -> None:
         call.write(call.message)
@@ -95,7 +97,7 @@ class Methods:
         if call.message.startswith(b"later"):
             self.calls.append(call)
         elif not call.answer_all([call.message] * 10):
-            call.go_on(self.many)
+            call.go_on(self.many, functools.partial(self.left.append, call))
         return True
 
     def table(self) -> dict[str, Method]:

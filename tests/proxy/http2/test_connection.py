@@ -425,6 +425,15 @@ async def test_an_answer_of_several_messages_whose_client_is_gone(
             peer.writer.close()
         await eventually(lambda: place.server.open_calls == 0)
         assert not call.answer_all([b"too late"])
-        call.go_on(place.methods.wait)
+        call.go_on(place.methods.wait, lambda: place.methods.left.append(call))
         await asyncio.sleep(0)
         assert place.methods.started == 0
+        assert place.methods.left == [call]
+
+
+async def test_the_rest_of_a_call_whose_client_is_gone_in_the_same_turn(place: Place) -> None:
+    async with place.peer(setting(4, 1)) as peer:
+        peer.call(1, "/several", b"hello")
+        peer.send(RESET, 0, 1, struct.pack(">I", 8))
+        await eventually(lambda: len(place.methods.left) == 1)
+        assert place.methods.flushed == []

@@ -150,9 +150,12 @@ class Call:
         them now."""
         return self._connection.answer_all(self, messages)
 
-    def go_on(self, serve: Callable[[Call], Awaitable[None]]) -> None:
-        """Serve the rest of a call in a task; for what ``quick`` has begun."""
-        self._connection.serve(self, serve)
+    def go_on(self, serve: Callable[[Call], Awaitable[None]], left: Callable[[], object]) -> None:
+        """Serve the rest of a call in a task; for what ``quick`` has begun.
+
+        ``left`` is called instead if the client is gone before the task begins.
+        """
+        self._connection.go_on(self, serve, left)
 
     async def drain(self) -> None:
         """Return when the client takes, or has taken, all that was written."""

@@ -410,12 +410,28 @@ class Connection(asyncio.Protocol):
                 log.exception("call failed path=%s", call.headers.get(":path"))
                 self._end(call, CallFailed(GrpcStatus.UNKNOWN, "the server failed"))
                 return
-        self.serve(call, call.method.serve)
+        call.task = self._loop.create_task(self._serve(call, call.method.serve))
 
-    def serve(self, call: Call, serve: Callable[[Call], Awaitable[None]]) -> None:
-        """Serve a call in a task of its own."""
-        if call.is_open:
-            call.task = self._loop.create_task(self._serve(call, serve))
+    def go_on(
+        self,
+        call: Call,
+        serve: Callable[[Call], Awaitable[None]],
+        left: Callable[[], object],
+    ) -> None:
+        """Serve the rest of a call in a task; ``left`` is called if that never begins."""
+        if not call.is_open:
+            left()
+            return
+        has_begun = False
+
+        async def begin(call: Call) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await serve(call)
+
+        # A task that is cancelled in the turn that made it runs nothing at all.
+        call.task = self._loop.create_task(self._serve(call, begin))
+        call.task.add_done_callback(lambda task: None if has_begun else left())
 
     async def _serve(self, call: Call, serve: Callable[[Call], Awaitable[None]]) -> None:
         try:
