@@ -3,8 +3,9 @@
     python -m benchmarks.report [--results DIRECTORY]
 
 It is made from the documents in that directory and can be made again at any time: ``peers.json``
-from `benchmarks.peers`, ``latest.json`` from `benchmarks`, and ``apache.json``, the output of
-`benchmarks.against_apache`. Every figure is a median, shown with the lowest and the highest round.
+from `benchmarks.peers`, ``latest.json`` from `benchmarks`, ``apache.json`` and ``warm.json``, the
+outputs of `benchmarks.against_apache` without and with ``--warm``, ``grpc.json``, that of
+`benchmarks.grpc_against_apache`. Every figure is a median with the lowest and the highest round.
 """
 
 from __future__ import annotations
@@ -268,22 +269,42 @@ def peers_markdown(measured: Document) -> str:
 
 def bench_markdown(measured: Document) -> str:
     """The targets of ``latest.json``."""
-    lines = [
-        [one["name"], count(one["reached"]), count(one["target"]), "yes" if one["met"] else "no"]
-        for figures in measured["benchmarks"].values()
-        for one in figures.get("targets", ())
-    ]
-    return f"# Targets of one run\n\n{table(['Figure', 'reached', 'target', 'met'], lines)}\n"
+    every = measured["benchmarks"].values()
+    targets = [one for figures in every for one in figures.get("targets", ())]
+    return f"# Targets of one run\n{_targets(targets)}"
 
 
 def apache_markdown(measured: Document) -> str:
-    """The Java client on both brokers."""
+    """The Java client on both brokers; each round starts them."""
+    return _both_servers("The Java client on both brokers, just started", measured)
+
+
+def warm_markdown(measured: Document) -> str:
+    """The Java client on both brokers; they run, and are warm."""
+    return _both_servers("The Java client on both brokers, warm", measured)
+
+
+def grpc_markdown(measured: Document) -> str:
+    """The gRPC clients on both endpoints; they run, and are warm."""
+    return _both_servers("The official gRPC clients on both endpoints, warm", measured)
+
+
+def _both_servers(title: str, measured: Document) -> str:
     lines = [
         [name, cell(row["penstock_runs"]), cell(row["apache_runs"]), str(row["ratio"])]
         for name, row in measured["rows"].items()
     ]
-    head = ["Official Java client", "Penstock", f"Apache {measured['apache']}", "ratio"]
-    return f"# The Java client on both brokers\n\n{table(head, lines)}\n"
+    head = ["Row", "Penstock", f"Apache {measured['apache']}", "ratio"]
+    text = f"# {title}\n\n{table(head, lines)}\n"
+    return text + _targets(measured["targets"]) if measured.get("targets") else text
+
+
+def _targets(targets: Sequence[Document]) -> str:
+    lines = [
+        [one["name"], count(one["reached"]), count(one["target"]), "yes" if one["met"] else "no"]
+        for one in targets
+    ]
+    return f"\n{table(['Figure', 'reached', 'target', 'met'], lines)}\n"
 
 
 # ----------------------------------------------------------------------------------- the report
@@ -291,6 +312,8 @@ def apache_markdown(measured: Document) -> str:
 PARTS: Final[Mapping[str, Callable[[Document], str]]] = {
     "peers": peers_markdown,
     "apache": apache_markdown,
+    "warm": warm_markdown,
+    "grpc": grpc_markdown,
     "latest": bench_markdown,
 }
 

@@ -19,8 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from benchmarks.processes import tree_cpu_seconds, tree_pids
 from tests.interop.servers import Cluster
@@ -35,49 +35,45 @@ class Generator:
     """A load generator that runs rows as they are given."""
 
     def __init__(self, process: subprocess.Popen[str], server_pids: Sequence[int]) -> None:
-        self._process = process
+        self.process = process
         self._server_pids = server_pids
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Its turn: the load generator and its servers run in here, and are stopped outside."""
-        self.send_all(signal.SIGCONT)
-        try:
-            yield
-        finally:
-            self.send_all(signal.SIGSTOP)
-
-    def send_all(self, number: signal.Signals) -> None:
-        """Send a signal to the load generator and all processes of its servers."""
-        for root in (self._process.pid, *self._server_pids):
-            for pid in tree_pids(root):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
 
     def run(self, row: str) -> Figures:
         """The figures of one row, by ``row:what``."""
-        began, client, server = self._now()
-        found = self._answer(row)
-        ended, client_after, server_after = self._now()
-        found["client_cores"] = (client_after - client) / (ended - began)
-        found["server_cores"] = (server_after - server) / (ended - began)
+        began = self._now()
+        ended: list[float] = []
+        found: Figures = {}
+        for line in self._lines(row):
+            # What comes before and after is no part of the row: a topic is filled, polls end.
+            if line == "begin":
+                began = self._now()
+            elif line == "end":
+                ended = self._now()
+            elif line.startswith("{"):
+                found = json.loads(line)
+                found.pop("row")
+                break
+        else:
+            name = BUILD / "logs"
+            raise RuntimeError(f"the load generator ended in {row}; see its log in {name}")
+        seconds, client, server = (
+            after - before for after, before in zip(ended or self._now(), began, strict=True)
+        )
+        found["client_cores"] = client / seconds
+        found["server_cores"] = server / seconds
         return {f"{row}:{what}": value for what, value in found.items()}
 
-    def _now(self) -> tuple[float, float, float]:
+    def _now(self) -> list[float]:
         server = sum(map(tree_cpu_seconds, self._server_pids))
-        return time.monotonic(), tree_cpu_seconds(self._process.pid), server
+        return [time.monotonic(), tree_cpu_seconds(self.process.pid), server]
 
-    def _answer(self, row: str) -> Figures:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{row}\n")
-        self._process.stdin.flush()
-        while line := self._process.stdout.readline():
-            if line.startswith("{"):
-                found: dict[str, float] = json.loads(line)
-                found.pop("row")
-                return found
-        raise RuntimeError(f"the load generator ended in {row}; see its log in {BUILD / 'logs'}")
+    def _lines(self, row: str) -> Iterator[str]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{row}\n")
+        self.process.stdin.flush()
+        while line := self.process.stdout.readline():
+            yield line.rstrip()
 
 
 @contextmanager
@@ -91,11 +87,9 @@ def generator(command: Sequence[str], name: str, server_pids: Sequence[int]) -> 
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process,
     ):
-        started = Generator(process, server_pids)
         try:
-            yield started
+            yield Generator(process, server_pids)
         finally:
-            started.send_all(signal.SIGCONT)  # A stopped process does not hear that it is to end.
             process.kill()
 
 
@@ -114,7 +108,32 @@ def compare_warm(
             words = (cluster.namesrv, cluster.broker, str(seconds), "-")
             command = toolchain.command("LoadGenerator", *words, heap="1g", options=FAST)
             load[target] = stack.enter_context(generator(command, target, pids))
-        return alternate(load, rounds, rows, warm_seconds)
+        running = {
+            target: [*pids, load[target].process.pid] for target, (_, pids) in clusters.items()
+        }
+        give_turn = stack.enter_context(turns(running))
+        return alternate(load, rounds, rows, warm_seconds, give_turn)
+
+
+@contextmanager
+def turns(pids: Mapping[str, Sequence[int]]) -> Iterator[Callable[[str], None]]:
+    """Yield what gives the machine to one target; the processes of all others stand still.
+
+    A server that was busy uses up to a third of a core for a while after that, compiling.
+    """
+
+    def give(chosen: str | None) -> None:
+        for target, roots in pids.items():
+            sent = signal.SIGCONT if chosen in (target, None) else signal.SIGSTOP
+            for pid in {pid for root in roots for pid in tree_pids(root)}:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sent)
+
+    try:
+        yield give
+    finally:
+        # One that stands still would not end.
+        give(None)
 
 
 def alternate(
@@ -122,32 +141,25 @@ def alternate(
     rounds: int,
     rows: Sequence[str],
     warm_seconds: float,
-    *,
-    stops_others: bool = True,
+    give_turn: Callable[[str], None],
 ) -> Found:
-    """Warm each target by each row, then measure them in turn; all figures of all rounds.
-
-    ``stops_others`` needs load generators that share no server with others.
-    """
+    """Warm each target by each row, then measure them in turn; all figures of all rounds."""
     found: Found = {target: {} for target in load}
-    turn = Generator.running if stops_others else nullcontext
 
     def measure(row: str, target: str) -> None:
-        with turn(load[target]):
-            figures = load[target].run(row)
+        give_turn(target)
+        figures = load[target].run(row)
         for figure, value in figures.items():
             found[target].setdefault(figure, []).append(value)
         sys.stderr.write(f"{row} {target}: {figures}\n")
 
-    for target in load.values() if stops_others else ():
-        target.send_all(signal.SIGSTOP)
     for row in rows:
-        for target in load.values():
-            with turn(target):
-                warm_up(target, row, warm_seconds)
+        for target in load:
+            give_turn(target)
+            warm_up(load[target], row, warm_seconds)
         for number in range(rounds):
-            for name in load if number % 2 == 0 else reversed(load):
-                measure(row, name)
+            for target in load if number % 2 == 0 else reversed(load):
+                measure(row, target)
     return found
 
 

@@ -22,8 +22,8 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 /**
  * Load by the official Java client of the 5.x series: ENDPOINT SUFFIX SECONDS; rows come from standard input.
  *
- * <p>A row is send-INFLIGHT-SIZE, push-MESSAGES-SIZE or simple-MESSAGES-SIZE; each answers with a JSON line. The topics
- * send_SUFFIX and receive_SUFFIX and the group load_SUFFIX exist.
+ * <p>A row is send-INFLIGHT-SIZE, push-MESSAGES-SIZE or simple-MESSAGES-SIZE; each answers with a JSON line. Lines "begin"
+ * and "end" enclose what the rate is of. The topics send_SUFFIX and receive_SUFFIX and the group load_SUFFIX exist.
  */
 public final class GrpcLoad {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -64,6 +64,11 @@ public final class GrpcLoad {
         }
     }
 
+    private static void say(String word) {
+        System.out.println(word);
+        System.out.flush();
+    }
+
     private double run(String kind, int number, int size) throws Exception {
         switch (kind) {
             case "send":
@@ -84,10 +89,13 @@ public final class GrpcLoad {
     }
 
     private double sendFor(int inFlight, int size) throws Exception {
+        say("begin");
         long begun = System.nanoTime();
         long end = begun + seconds * 1_000_000_000L;
-        return send("send_" + suffix, "", size, inFlight, sent -> System.nanoTime() < end) * 1e9
-            / (System.nanoTime() - begun);
+        int sent = send("send_" + suffix, "", size, inFlight, count -> System.nanoTime() < end);
+        double rate = sent * 1e9 / (System.nanoTime() - begun);
+        say("end");
+        return rate;
     }
 
     private interface More {
@@ -131,10 +139,12 @@ public final class GrpcLoad {
         void take(MessageView message) {
             String body = StandardCharsets.UTF_8.decode(message.getBody()).toString();
             if (body.startsWith(start)) {
-                first.compareAndSet(0, System.nanoTime());
+                if (first.compareAndSet(0, System.nanoTime())) {
+                    say("begin");
+                }
                 left.countDown();
-                if (left.getCount() == 0) {
-                    last.compareAndSet(0, System.nanoTime());
+                if (left.getCount() == 0 && last.compareAndSet(0, System.nanoTime())) {
+                    say("end");
                 }
             }
         }
@@ -165,7 +175,25 @@ public final class GrpcLoad {
                 drained.take(message);
                 return ConsumeResult.SUCCESS;
             }).build();
-        return consumer;
+        return () -> {
+            Thread closing = new Thread(() -> {
+                try {
+                    consumer.close();
+                } catch (Exception error) {
+                    error.printStackTrace();
+                }
+            });
+            closing.start();
+            endPolls(closing);
+        };
+    }
+
+    /** Polls wait for seconds at an empty topic, and a consumer for its polls: send until it has ended. */
+    private void endPolls(Thread thread) throws Exception {
+        while (thread.isAlive()) {
+            producer.send(message("receive_" + suffix, "end", 3));
+            thread.join(20);
+        }
     }
 
     private AutoCloseable simple(Drained drained) throws Exception {
@@ -179,7 +207,7 @@ public final class GrpcLoad {
         }
         return () -> {
             for (Thread thread : threads) {
-                thread.join();
+                endPolls(thread);
             }
             consumer.close();
         };

@@ -1,7 +1,8 @@
 """Load by the official Python client of the 5.x series: ENDPOINT SUFFIX SECONDS.
 
 Rows come from standard input: send-INFLIGHT-SIZE, push-MESSAGES-SIZE or simple-MESSAGES-SIZE; each
-answers with a JSON line. The topics send_SUFFIX and receive_SUFFIX and the group load_SUFFIX exist.
+answers with a JSON line. Lines "begin" and "end" enclose what the rate is of. The topics
+send_SUFFIX and receive_SUFFIX and the group load_SUFFIX exist.
 It runs in an environment that has the client alone; ``benchmarks.grpc_against_apache`` starts it.
 """
 
@@ -38,6 +39,11 @@ INVISIBLE_SECONDS = 60
 AWAIT_SECONDS = 5
 
 
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 class Drained(MessageListener):  # type: ignore[misc]
     """Counts the messages of one drain, and when the first and the last came."""
 
@@ -51,10 +57,13 @@ class Drained(MessageListener):  # type: ignore[misc]
     def consume(self, message: Any) -> Any:
         if message.body.startswith(self.start):
             with self.lock:
-                self.first = self.first or time.perf_counter()
+                if not self.first:
+                    self.first = time.perf_counter()
+                    say("begin")
                 self.left -= 1
                 if self.left == 0:
                     self.last = time.perf_counter()
+                    say("end")
                     self.done.set()
         return ConsumeResult.SUCCESS
 
@@ -74,11 +83,14 @@ class Load:
 
     def run(self, kind: str, number: int, size: int) -> float:
         if kind == "send":
+            say("begin")
             begun = time.perf_counter()
             end = begun + self.seconds
             body = bytes(size)
             sent = self.send(self.send_topic, body, number, lambda _: time.perf_counter() < end)
-            return sent / (time.perf_counter() - begun)
+            rate = sent / (time.perf_counter() - begun)
+            say("end")
+            return rate
         consuming = {"push": self.pushing, "simple": self.receiving}[kind]
         self.drains += 1
         start = b"drain %d;" % self.drains
@@ -120,7 +132,15 @@ class Load:
         consumer = PushConsumer(self.where, self.group, drained, self.wanted)
         consumer.startup()
         yield
-        consumer.shutdown()
+        closing = threading.Thread(target=consumer.shutdown)
+        closing.start()
+        self.end_polls(closing)
+
+    def end_polls(self, thread: threading.Thread) -> None:
+        """Send until a thread has ended: polls wait for seconds at an empty topic."""
+        while thread.is_alive():
+            self.send(self.receive_topic, b"end", 1, lambda sent: not sent)
+            thread.join(0.02)
 
     @contextmanager
     def receiving(self, drained: Drained) -> Iterator[None]:
@@ -134,7 +154,7 @@ class Load:
             thread.start()
         yield
         for thread in threads:
-            thread.join()
+            self.end_polls(thread)
         consumer.shutdown()
 
 
@@ -155,8 +175,7 @@ def main(endpoint: str, suffix: str, seconds: str) -> None:
     for row in map(str.strip, sys.stdin):
         kind, number, size = row.split("-")
         rate = load.run(kind, int(number), int(size))
-        sys.stdout.write(json.dumps({"row": row, "messages_per_second": round(rate, 1)}) + "\n")
-        sys.stdout.flush()
+        say(json.dumps({"row": row, "messages_per_second": round(rate, 1)}))
 
 
 status = 0

@@ -3,10 +3,10 @@
     python -m benchmarks.peers [--tiny | --full] [--only NAME ...] [--parts PART ...] ...
 
 `make bench` first creates the environment of the peers' clients. The parts: Penstock's own
-benchmarks, Python clients on their servers, the official Java client on both RocketMQ brokers,
-Spark compared with its Kafka connector, and the growth of Penstock's broker. Missing software is
-skipped and listed. All results go to ``benchmarks/results`` as JSON, Markdown and SVG, updated
-after each part.
+benchmarks, Python clients on their servers, the official Java client on both RocketMQ brokers (just
+started, and warm), the official gRPC clients on both endpoints, Spark compared with its Kafka
+connector, and the growth of Penstock's broker. Missing software is skipped and listed. All results
+go to ``benchmarks/results`` as JSON, Markdown and SVG, updated after each part.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from benchmarks.__main__ import ALL_NAMES, machine, run_all
 from benchmarks.effort import FULL as FULL_EFFORT
 from benchmarks.effort import QUICK, Effort
 from benchmarks.effort import TINY as TINY_EFFORT
+from benchmarks.grpc_against_apache import compare as run_grpc
+from benchmarks.grpc_against_apache import options_of as grpc_options
 from benchmarks.peers.growth import (
     FULL_GROWTH,
     SHORT_GROWTH,
@@ -42,7 +44,14 @@ from benchmarks.peers.growth_later import (
     LaterGrowth,
     run_later_growth,
 )
-from benchmarks.peers.java_client import FULL_JAVA, SHORT_JAVA, TINY_JAVA, JavaPlan, run_java
+from benchmarks.peers.java_client import (
+    FULL_JAVA,
+    SHORT_JAVA,
+    TINY_JAVA,
+    JavaPlan,
+    run_java,
+    run_warm_java,
+)
 from benchmarks.peers.plan import PAIRS, Plan, chosen
 from benchmarks.peers.rounds import Found, run_plan
 from benchmarks.peers.servers.apache import Apache
@@ -58,7 +67,9 @@ from benchmarks.report import RESULTS, Document, write_report
 
 SERVERS: Final[tuple[type[Server], ...]] = (Penstock, Apache, Kafka, Nats, Redis, RabbitMq)
 Skipped = list[dict[str, str]]
-OWN, CLIENTS, JAVA, SPARK, GROWTH = PARTS = ("own", "clients", "java", "spark", "growth")
+PARTS: Final = ("own", "clients", "java", "warm", "grpc", "spark", "growth")
+OWN, CLIENTS, JAVA, WARM, GRPC, SPARK, GROWTH = PARTS
+TINY_GRPC: Final = ("java-send-8-128", "java-push-200-128")
 TINY: Final = Plan(rounds=1, seconds=0.2)
 SHORT: Final = Plan()
 FULL: Final = Plan(rounds=5, seconds=10.0, rates=(1000, 5000), synced_rounds=3)
@@ -175,6 +186,16 @@ def java_of(options: argparse.Namespace) -> JavaPlan:
     return replace(java, rounds=options.rounds) if options.rounds else java
 
 
+def grpc_of(options: argparse.Namespace) -> argparse.Namespace:
+    """The size of the gRPC part: the options of `benchmarks.grpc_against_apache`."""
+    if options.tiny:
+        return grpc_options(
+            ["--rounds", "1", "--seconds", "1", "--warm", "1", "--rows", *TINY_GRPC]
+        )
+    words = ["--seconds", "8", "--warm", "30"] if options.full else []
+    return grpc_options([*words, "--rounds", str(options.rounds or (5 if options.full else 3))])
+
+
 def spark_of(options: argparse.Namespace) -> SparkPlan:
     """The size of the Spark part."""
     spark = FULL_SPARK if options.full else TINY_SPARK if options.tiny else SHORT_SPARK
@@ -213,6 +234,11 @@ def run_curves(growth: Growth, later: LaterGrowth, measured: Document) -> None:
     measured["growth"] = run_growth(fits) | run_later_growth(later)
 
 
+def save(path: Path, found: object) -> None:
+    """Save the results of a part, for the report."""
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the results."""
     options = options_of(arguments)
@@ -233,13 +259,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{part}, after {(time.monotonic() - began) / 60:.1f} minutes\n")
         try:
             if part == OWN:
-                own = run_all(list(ALL_NAMES), effort_of(options))
-                (results / "latest.json").write_text(json.dumps(own, indent=2) + "\n")
+                save(results / "latest.json", run_all(list(ALL_NAMES), effort_of(options)))
             elif part == CLIENTS:
                 measured = run_clients(options, plan, keep)
             elif part == JAVA:
-                java = run_java(java_of(options))
-                (results / "apache.json").write_text(json.dumps(java, indent=1) + "\n")
+                save(results / "apache.json", run_java(java_of(options)))
+            elif part == WARM:
+                save(results / "warm.json", run_warm_java(java_of(options)))
+            elif part == GRPC:
+                save(results / "grpc.json", run_grpc(grpc_of(options)))
             elif part == SPARK:
                 measured["spark"] = run_spark(spark_of(options))
             else:

@@ -45,6 +45,9 @@ class Backend(Protocol):
     def known_topic(self, name: str) -> TopicFacts | None:
         """A topic whose facts are at hand, a second old at most; None: they are to be asked for."""
 
+    def known_group(self, name: str) -> GroupFacts | None:
+        """The same of a group."""
+
     async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
         """A group, as its first use would create it; raises `GroupNotFound`."""
 

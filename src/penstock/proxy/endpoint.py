@@ -22,7 +22,13 @@ from penstock.proxy.handlers.finishing import (
     change_invisible_duration,
     forward_to_dead_letter_queue,
 )
-from penstock.proxy.handlers.receiving import Received, receive_message, status_response
+from penstock.proxy.handlers.receiving import (
+    Received,
+    finish_poll,
+    hold_poll,
+    receive_message,
+    status_response,
+)
 from penstock.proxy.handlers.routes import query_assignment, query_route
 from penstock.proxy.handlers.sending import recall_message, send_message
 from penstock.proxy.handlers.sessions import (
@@ -33,7 +39,8 @@ from penstock.proxy.handlers.sessions import (
 )
 from penstock.proxy.handlers.transactions import end_transaction, recover_orphan
 from penstock.proxy.quick_calls import QuickCalls
-from penstock.proxy.renewals import LONGEST_SECONDS, ROUND_SECONDS, Renewals
+from penstock.proxy.quick_polls import Found, QuickPolls
+from penstock.proxy.renewals import LONGEST_SECONDS, ROUND_SECONDS, Renewals, make_visible
 from penstock.proxy.statuses import Refused, status_of
 from penstock.proxy.streams import Stream
 from penstock.proxy.wire import messages as wire
@@ -119,6 +126,7 @@ class Endpoint(Service):
             in_background=self._start,
         )
         self.quick = QuickCalls(self.parts)
+        self.quick_polls = QuickPolls(self.parts)
         self._access = Access(lambda: backend.users, clock, backend.own_signer)
 
     # Calls
@@ -141,6 +149,22 @@ class Endpoint(Service):
             return await receive_message(self.parts, client, request, caller.deadline)
         except Exception as error:
             return Received([status_response(status_of(error))])
+
+    async def receive_rest(self, found: Found) -> Received:
+        """Go on with a poll that the fast path has begun."""
+        poll, popped = found.poll, found.popped
+        try:
+            return await (hold_poll(poll) if popped is None else finish_poll(poll, popped))
+        except Exception as error:
+            return Received([status_response(status_of(error))])
+
+    def abandon(self, found: Found) -> None:
+        """The client of a poll is gone before its answer."""
+        if found.received is not None:
+            self.not_delivered(found.received, 0)
+        elif found.popped:
+            lost = [one.receipt for one in found.popped]
+            self._start(make_visible(found.poll.delivery, lost))
 
     def not_delivered(self, received: Received, written: int) -> None:
         """The client of a poll is gone after so many responses."""

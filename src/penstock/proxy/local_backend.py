@@ -48,6 +48,9 @@ class LocalBackend:
         return None if config is None else topic_facts(name, {self._name: config})
 
     async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
+        return self.known_group(name)
+
+    def known_group(self, name: str) -> GroupFacts:
         # A request that the broker checks creates it; a caller without rights creates nothing.
         return group_facts(self._broker.state.groups.foresee(name))
 

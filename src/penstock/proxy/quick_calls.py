@@ -45,10 +45,10 @@ class QuickCalls:
 
     def send(self, client_id: str, data: bytes, answer: Answer) -> bool:
         """Store one message that is not the half of a transaction."""
-        client = self._client(client_id)
+        parts = self._parts
+        client = unsigned_client(parts, client_id)
         if client is None:
             return False
-        parts = self._parts
         try:
             (message,) = SendMessageRequest.FromString(data).messages
             if message.system_properties.body_encoding == Encoding.GZIP:
@@ -89,14 +89,14 @@ class QuickCalls:
                 )
             )
 
-        return _request(client, broker_name, command, done)
+        return ask_broker(client, broker_name, command, done)
 
     def acknowledge(self, client_id: str, data: bytes, answer: Answer) -> bool:
         """End one message whose renewal is not under way."""
-        client = self._client(client_id)
+        parts = self._parts
+        client = unsigned_client(parts, client_id)
         if client is None:
             return False
-        parts = self._parts
         renewals = parts.renewals
         try:
             request = AckMessageRequest.FromString(data)
@@ -123,21 +123,22 @@ class QuickCalls:
                     renewals.put_back(renewed)
             answer(ack_response(status, entry.message_id, entry.receipt_handle))
 
-        if not _request(client, receipt.handle.broker_name, command, done):
+        if not ask_broker(client, receipt.handle.broker_name, command, done):
             return False
         if renewed is not None:
             renewals.drop(renewed)
         return True
 
-    def _client(self, client_id: str) -> Client | None:
-        """The client of a call, where calls are not signed."""
-        backend = self._parts.backend
-        if backend.users is not None or backend.own_signer is not None:
-            return None
-        return self._parts.clients.known(client_id)
+
+def unsigned_client(parts: Parts, client_id: str) -> Client | None:
+    """The client of a call, where calls are not signed."""
+    backend = parts.backend
+    if backend.users is not None or backend.own_signer is not None:
+        return None
+    return parts.clients.known(client_id)
 
 
-def _request(
+def ask_broker(
     client: Client,
     broker_name: str,
     command: Command,

@@ -189,6 +189,9 @@ class RemoteBackend(Service):
             lambda config: until_typed and bool(_type(config)),
         )
 
+    def known_group(self, name: str) -> GroupFacts | None:
+        return self._groups.at_hand(name)
+
     async def group(self, name: str, *, is_fresh: bool = False) -> GroupFacts:
         return await self._groups.get(name, self._find_group, is_fresh=is_fresh)
 

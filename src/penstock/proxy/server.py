@@ -19,11 +19,12 @@ from google.protobuf.message import DecodeError
 
 from penstock.proxy.calls import Caller
 from penstock.proxy.endpoint import UNARY, Endpoint, Unary, failure_text
-from penstock.proxy.handlers.receiving import status_response
+from penstock.proxy.handlers.receiving import Received, status_response
 from penstock.proxy.http2.call import Call, Method
 from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
 from penstock.proxy.http2.listening import MAX_CONNECTIONS, Http2Server
 from penstock.proxy.quick_calls import QuickCall
+from penstock.proxy.quick_polls import Found
 from penstock.proxy.statuses import Refused, make_status
 from penstock.proxy.streams import Stream
 from penstock.proxy.wire import messages as wire
@@ -113,7 +114,9 @@ class GrpcServer(Service):
             )
             for name, unary in UNARY.items()
         }
-        methods[f"/{SERVICE}/ReceiveMessage"] = Method(self._receive, max_message=MAX_SMALL_BYTES)
+        methods[f"/{SERVICE}/ReceiveMessage"] = Method(
+            self._receive, max_message=MAX_SMALL_BYTES, quick=self._quick_receive
+        )
         methods[f"/{SERVICE}/Telemetry"] = Method(
             self._telemetry, is_streaming=True, max_message=MAX_SMALL_BYTES
         )
@@ -154,7 +157,26 @@ class GrpcServer(Service):
             status = make_status(Code.BAD_REQUEST, str(error))
             call.write(status_response(status))
             return
-        received = await self.endpoint.receive(request, self._caller(call))
+        await self._deliver(await self.endpoint.receive(request, self._caller(call)), call)
+
+    def _quick_receive(self, call: Call) -> bool:
+        def done(found: Found) -> None:
+            left = functools.partial(self.endpoint.abandon, found)
+            if found.received is None:
+                call.go_on(functools.partial(self._receive_rest, found), left)
+            elif not call.answer_all(found.received.responses):
+                call.go_on(functools.partial(self._deliver, found.received), left)
+
+        client_id = call.headers.get(_CLIENT_ID, "")
+        if not self.endpoint.quick_polls.start(client_id, call.message, call.timeout, done):
+            return False
+        call.message = b""
+        return True
+
+    async def _receive_rest(self, found: Found, call: Call) -> None:
+        await self._deliver(await self.endpoint.receive_rest(found), call)
+
+    async def _deliver(self, received: Received, call: Call) -> None:
         ends: list[int] = []
         try:
             for response in received.responses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import itertools
 import struct
@@ -40,6 +41,7 @@ class Methods:
         self.cancelled = 0
         self.flushed: list[int] = []
         self.calls: list[Call] = []
+        self.left: list[Call] = []
 
     async def echo(self, call: Call) -> None:
         call.write(call.message)
@@ -90,12 +92,21 @@ class Methods:
             call.answer(call.message)
         return True
 
+    def several(self, call: Call) -> bool:
+        """Answers with ten messages: at once if the client takes them, else by the plain path."""
+        if call.message.startswith(b"later"):
+            self.calls.append(call)
+        elif not call.answer_all([call.message] * 10):
+            call.go_on(self.many, functools.partial(self.left.append, call))
+        return True
+
     def table(self) -> dict[str, Method]:
         names = ("echo", "many", "wait", "half", "fail", "crash")
         return {f"/{name}": Method(getattr(self, name)) for name in names} | {
             "/chat": Method(self.chat, is_streaming=True),
             "/unread": Method(self.unread, is_streaming=True),
             "/quick": Method(self.half, quick=self.quickly),
+            "/several": Method(self.half, quick=self.several),
             "/small": Method(self.echo, max_message=SMALL_MESSAGE),
         }
 

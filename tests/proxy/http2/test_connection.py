@@ -16,6 +16,7 @@ from tests.proxy.http2.peer import (
     GO_AWAY,
     HAS_PRIORITY,
     HEADERS,
+    MAX_FRAME,
     MAX_MESSAGE,
     PADDED,
     PING,
@@ -375,3 +376,64 @@ async def test_an_answer_without_a_task_waits_for_the_window(place: Place) -> No
         peer.more(0, 200_000)
         peer.more(1, 200_000)
         assert await peer.answer(1) == (framed(message), {"grpc-status": "0"})
+
+
+async def test_an_answer_of_several_messages_without_a_task(place: Place) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/several", b"short")
+        assert (await peer.until(DATA)).body == framed(b"short") * 10
+        assert (await peer.until(HEADERS)).flags & END_STREAM
+        # Messages may begin in one frame and end in the next.
+        peer.call(3, "/several", bytes(3000))
+        first = await peer.until(DATA)
+        assert len(first.body) == MAX_FRAME
+        rest, trailers = await peer.answer(3)
+        assert first.body + rest == framed(bytes(3000)) * 10
+        assert trailers["grpc-status"] == "0"
+        assert place.server.open_calls == place.server.kept_bytes == 0
+
+
+@pytest.mark.parametrize("window", ["call", "connection"])
+async def test_an_answer_of_several_messages_that_is_not_taken_at_once(
+    place: Place, window: str
+) -> None:
+    size = 100 if window == "call" else 1 << 20
+    async with place.peer(setting(4, size)) as peer:
+        message = bytes(50 if window == "call" else 10_000)
+        peer.call(1, "/several", message)
+        await peer.until(HEADERS)
+        got = len((await peer.until(DATA)).body)
+        peer.more(0, 1 << 20)
+        peer.more(1, 1 << 19)
+        data, trailers = await peer.answer(1)
+        assert got + len(data) == 10 * len(framed(message))
+        assert trailers["grpc-status"] == "0"
+        assert place.methods.flushed == [10 * len(framed(message))]
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_an_answer_of_several_messages_whose_client_is_gone(
+    place: Place, is_reset: bool
+) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/several", b"later")
+        await eventually(lambda: len(place.methods.calls) == 1)
+        call = place.methods.calls[0]
+        if is_reset:
+            peer.send(RESET, 0, 1, struct.pack(">I", 8))
+        else:
+            peer.writer.close()
+        await eventually(lambda: place.server.open_calls == 0)
+        assert not call.answer_all([b"too late"])
+        call.go_on(place.methods.wait, lambda: place.methods.left.append(call))
+        await asyncio.sleep(0)
+        assert place.methods.started == 0
+        assert place.methods.left == [call]
+
+
+async def test_the_rest_of_a_call_whose_client_is_gone_in_the_same_turn(place: Place) -> None:
+    async with place.peer(setting(4, 1)) as peer:
+        peer.call(1, "/several", b"hello")
+        peer.send(RESET, 0, 1, struct.pack(">I", 8))
+        await eventually(lambda: len(place.methods.left) == 1)
+        assert place.methods.flushed == []

@@ -17,7 +17,7 @@ from penstock.protocol.headers.codec import decode_header, encode_header
 from penstock.protocol.headers.pop import PopMessage, PopMessageResult
 from penstock.proxy.clients import REQUEST_SECONDS, Client
 from penstock.proxy.endpoint_parts import Parts
-from penstock.proxy.facts import GroupFacts
+from penstock.proxy.facts import GroupFacts, TopicFacts
 from penstock.proxy.handlers.finishing import acknowledge, bury
 from penstock.proxy.handlers.routes import ANY_QUEUE, find_topic, readable_brokers
 from penstock.proxy.names import group_name
@@ -43,10 +43,11 @@ MAX_INVISIBLE_MS: Final = 12 * 3_600_000
 _EARLY_SECONDS: Final = 0.3
 """A poll ends so much before the deadline of the call."""
 _FROM_LAST: Final = 1
-_EMPTY: Final = (
+EMPTY: Final = (
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.PULL_NOT_FOUND,
 )
+"""What a broker answers that has no messages."""
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class Received:
 
 
 @dataclass(slots=True)
-class _Poll:
+class Poll:
     """One poll under way."""
 
     parts: Parts
@@ -86,6 +87,7 @@ class _Poll:
     expression: str
     attempt_id: str | None
     ends: float
+    is_renewed: bool
     tags: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -97,24 +99,41 @@ async def receive_message(
     parts: Parts, client: Client, request: ReceiveMessageRequest, deadline: float | None
 ) -> Received:
     """Pop messages for a group; held until there are some, or the time is up."""
-    poll = await _read(parts, client, request, deadline)
-    while True:
-        popped = await _pop(poll)
-        if popped is None:
-            return _empty(poll)
+    topic = await find_topic(parts, request.message_queue.topic.name)
+    group = await parts.backend.group(group_name(request.group.name))
+    poll = read_poll(parts, client, request, topic, group, deadline)
+    return await finish_poll(poll, await _pop(poll))
+
+
+async def hold_poll(poll: Poll) -> Received:
+    """Go on with a poll that has found nothing."""
+    if poll.ends <= poll.parts.clock.monotonic():
+        return _empty(poll)
+    return await finish_poll(poll, await _pop(poll))
+
+
+async def finish_poll(poll: Poll, popped: list[Popped] | None) -> Received:
+    """Deliver what was popped, or pop again if that is nothing that a client gets."""
+    while popped is not None:
         kept = await _sift(poll, popped)
         if kept:
+            return deliver(poll, kept)
+        if poll.ends <= poll.parts.clock.monotonic():
             break
-        if poll.ends <= parts.clock.monotonic():
-            return _empty(poll)
-    now_ms = parts.clock.time_ms()
-    if request.auto_renew:
+        popped = await _pop(poll)
+    return _empty(poll)
+
+
+def deliver(poll: Poll, kept: list[Popped]) -> Received:
+    """The answer with these messages."""
+    now_ms = poll.parts.clock.time_ms()
+    if poll.is_renewed:
         for one in kept:
-            parts.renewals.add(poll.delivery, one.receipt, one.message.reconsume_times)
+            poll.parts.renewals.add(poll.delivery, one.receipt, one.message.reconsume_times)
     responses = [_STATUS_OK]
     responses += [delivery_response(one.message, poll.topic, str(one.receipt)) for one in kept]
     responses.append(_at(now_ms))
-    return Received(responses, poll.delivery, kept, request.auto_renew)
+    return Received(responses, poll.delivery, kept, poll.is_renewed)
 
 
 def status_response(status: Status) -> bytes:
@@ -129,13 +148,15 @@ def _at(now_ms: int) -> bytes:
 _STATUS_OK: Final = status_response(OK)
 
 
-async def _read(
-    parts: Parts, client: Client, request: ReceiveMessageRequest, deadline: float | None
-) -> _Poll:
+def read_poll(
+    parts: Parts,
+    client: Client,
+    request: ReceiveMessageRequest,
+    topic: TopicFacts,
+    group: GroupFacts,
+    deadline: float | None,
+) -> Poll:
     """The facts of a request, checked."""
-    name = request.message_queue.topic.name
-    topic = await find_topic(parts, name)
-    group = await parts.backend.group(group_name(request.group.name))
     invisible_ms = round(FIRST_SECONDS * 1000)
     if not request.auto_renew:
         invisible_ms = to_ms(request.invisible_duration)
@@ -156,11 +177,11 @@ async def _read(
         wait = min(wait, max(0.0, to_ms(request.long_polling_timeout) / 1000))
     if deadline is not None:
         wait = min(wait, max(0.0, deadline - now - _EARLY_SECONDS))
-    return _Poll(
+    return Poll(
         parts,
         client,
         group,
-        name,
+        topic.name,
         broker_name,
         min(max(1, request.batch_size), MAX_BATCH),
         invisible_ms,
@@ -168,6 +189,7 @@ async def _read(
         expression,
         request.attempt_id if request.HasField("attempt_id") else None,
         now + wait,
+        request.auto_renew,
         tags,
     )
 
@@ -186,17 +208,15 @@ def read_filter(wanted: FilterExpression) -> tuple[str, str, frozenset[str]]:
     return TAG, text or EVERYTHING, frozenset(tags)
 
 
-async def _pop(poll: _Poll) -> list[Popped] | None:
-    """What a pop takes; None if the time is up or the client has left."""
-    clock, client = poll.parts.clock, poll.client
-    left = max(0.0, poll.ends - clock.monotonic())
+def pop_command(poll: Poll, wait: float) -> Command:
+    """The request for messages, which a broker answers after so many seconds at the latest."""
     header = PopMessage(
         poll.group.name,
         poll.topic,
         ANY_QUEUE,
         poll.batch,
         poll.invisible_ms,
-        round(left * 1000),
+        round(wait * 1000),
         0,
         _FROM_LAST,
         poll.expression_type,
@@ -205,7 +225,14 @@ async def _pop(poll: _Poll) -> list[Popped] | None:
         poll.attempt_id,
     )
     ext = {**encode_header(header), "bname": poll.broker_name}
-    command = Command(RequestCode.POP_MESSAGE, ext=ext)
+    return Command(RequestCode.POP_MESSAGE, ext=ext)
+
+
+async def _pop(poll: Poll) -> list[Popped] | None:
+    """What a pop takes; None if the time is up or the client has left."""
+    client = poll.client
+    left = max(0.0, poll.ends - poll.parts.clock.monotonic())
+    command = pop_command(poll, left)
     work = asyncio.ensure_future(client.request(poll.broker_name, command, left + REQUEST_SECONDS))
     try:
         await asyncio.wait((work, client.gone), return_when=asyncio.FIRST_COMPLETED)
@@ -216,21 +243,22 @@ async def _pop(poll: _Poll) -> list[Popped] | None:
         _give_back_late(poll, work)
         return None
     answer = work.result()
-    if answer.code in _EMPTY:
+    if answer.code in EMPTY:
         return None
     if answer.code == ResponseCode.POLLING_FULL:
         raise Refused(Code.TOO_MANY_REQUESTS, f"too many polls of group {poll.group.name!r} wait")
     if answer.code != ResponseCode.SUCCESS:
         raise client.refusal(answer)
-    return _popped(poll, answer)
+    return popped_of(poll, answer)
 
 
-def _popped(poll: _Poll, answer: Command) -> list[Popped]:
+def popped_of(poll: Poll, answer: Command) -> list[Popped]:
+    """The messages of an answer to a pop."""
     result = decode_header(PopMessageResult, answer.ext)
     return read_popped(answer, result, poll.group.name, poll.topic, poll.broker_name)
 
 
-def _give_back_late(poll: _Poll, work: asyncio.Future[Command]) -> None:
+def _give_back_late(poll: Poll, work: asyncio.Future[Command]) -> None:
     """The client is gone; what its pop takes until the broker notices comes again soon."""
 
     async def finish() -> None:
@@ -239,23 +267,22 @@ def _give_back_late(poll: _Poll, work: asyncio.Future[Command]) -> None:
         except PenstockError:
             return
         if answer.code == ResponseCode.SUCCESS:
-            await make_visible(poll.delivery, [one.receipt for one in _popped(poll, answer)])
+            await make_visible(poll.delivery, [one.receipt for one in popped_of(poll, answer)])
 
     poll.parts.in_background(finish())
 
 
-async def _sift(poll: _Poll, popped: Sequence[Popped]) -> list[Popped]:
+async def _sift(poll: Poll, popped: Sequence[Popped]) -> list[Popped]:
     """What is delivered: not what has another tag, nor what was delivered too often."""
     kept: list[Popped] = []
     for index, one in enumerate(popped):
         try:
-            if poll.tags and one.message.tag not in poll.tags:
-                # Brokers compare hashes of tags, which may be equal by chance.
-                await acknowledge(poll.delivery, one.receipt)
-            elif _is_dead(poll, one):
+            if is_delivered(poll, one):
+                kept.append(one)
+            elif _is_wanted(poll, one):
                 await bury(poll.delivery, one.receipt, one.message.msg_id)
             else:
-                kept.append(one)
+                await acknowledge(poll.delivery, one.receipt)
         except PenstockError as error:
             # It comes again when its time is up, and takes nothing from the others.
             log.warning("message not ended receipt=%s error=%s", one.receipt, error)
@@ -266,10 +293,16 @@ async def _sift(poll: _Poll, popped: Sequence[Popped]) -> list[Popped]:
     return kept
 
 
-def _is_dead(poll: _Poll, one: Popped) -> bool:
-    return one.message.reconsume_times >= poll.group.max_attempts
+def is_delivered(poll: Poll, one: Popped) -> bool:
+    """Whether a client gets a message."""
+    return _is_wanted(poll, one) and one.message.reconsume_times < poll.group.max_attempts
 
 
-def _empty(poll: _Poll) -> Received:
+def _is_wanted(poll: Poll, one: Popped) -> bool:
+    # Brokers compare hashes of tags, which may be equal by chance.
+    return not poll.tags or one.message.tag in poll.tags
+
+
+def _empty(poll: Poll) -> Received:
     status = make_status(Code.MESSAGE_NOT_FOUND, "no new message")
     return Received([status_response(status), _at(poll.parts.clock.time_ms())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
@@ -144,6 +144,18 @@ class Call:
     def answer(self, message: bytes) -> None:
         """Send the only message of a call and end it; never waits."""
         self._connection.answer(self, message)
+
+    def answer_all(self, messages: Sequence[bytes]) -> bool:
+        """Send all messages of a call and end it; False, and nothing, if the client does not take
+        them now."""
+        return self._connection.answer_all(self, messages)
+
+    def go_on(self, serve: Callable[[Call], Awaitable[None]], left: Callable[[], object]) -> None:
+        """Serve the rest of a call in a task; for what ``quick`` has begun.
+
+        ``left`` is called instead if the client is gone before the task begins.
+        """
+        self._connection.go_on(self, serve, left)
 
     async def drain(self) -> None:
         """Return when the client takes, or has taken, all that was written."""

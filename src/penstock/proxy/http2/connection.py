@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
 from penstock.proxy.http2 import frames
@@ -410,11 +410,32 @@ class Connection(asyncio.Protocol):
                 log.exception("call failed path=%s", call.headers.get(":path"))
                 self._end(call, CallFailed(GrpcStatus.UNKNOWN, "the server failed"))
                 return
-        call.task = self._loop.create_task(self._serve(call))
+        call.task = self._loop.create_task(self._serve(call, call.method.serve))
 
-    async def _serve(self, call: Call) -> None:
+    def go_on(
+        self,
+        call: Call,
+        serve: Callable[[Call], Awaitable[None]],
+        left: Callable[[], object],
+    ) -> None:
+        """Serve the rest of a call in a task; ``left`` is called if that never begins."""
+        if not call.is_open:
+            left()
+            return
+        has_begun = False
+
+        async def begin(call: Call) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await serve(call)
+
+        # A task that is cancelled in the turn that made it runs nothing at all.
+        call.task = self._loop.create_task(self._serve(call, begin))
+        call.task.add_done_callback(lambda task: None if has_begun else left())
+
+    async def _serve(self, call: Call, serve: Callable[[Call], Awaitable[None]]) -> None:
         try:
-            await call.method.serve(call)
+            await serve(call)
         except CallFailed as failed:
             self._end(call, failed)
         except asyncio.CancelledError:
@@ -476,6 +497,16 @@ class Connection(asyncio.Protocol):
         else:
             self._output.send_message(call, message)
             self._end(call, None)
+
+    def answer_all(self, call: Call, messages: Sequence[bytes]) -> bool:
+        """Send all messages of a call and end it, if its client takes them now."""
+        if not call.is_open or not call.has_all or call.is_head_sent:
+            return False
+        if not self._output.send_answers(call, messages):
+            return False
+        self._remove(call)
+        self._close_if_done()
+        return True
 
     def _end(self, call: Call, failed: CallFailed | None) -> None:
         """End a call after what it has to send."""
