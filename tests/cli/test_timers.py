@@ -6,6 +6,7 @@ import time
 
 from tests.cli.running import fail, succeed
 
+from penstock.model.message_json import MessageJson
 from penstock.testing.embedded import Embedded
 
 
@@ -16,14 +17,16 @@ def test_timers_are_listed_and_recalled(cluster: Embedded) -> None:
         succeed("send", "orders", body, "--delay", delay, "--key", body)
     succeed("send", "other", "x", "--delay", "1h1m")
     rows = succeed("timer", "list", "--topic", "orders", "--json").json
-    assert [row["keys"] for row in rows] == ["soon", "late"]
+    assert [row["keys"] for row in rows] == [["soon"], ["late"]]
+    # The words are those of the other commands that list messages.
+    assert rows[0].keys() - MessageJson.__annotations__.keys() == {"due_ms", "recall_handle"}
     left = rows[0]["due_ms"] / 1000 - time.time()
     assert 44 * 60 < left < 46 * 60
     assert len(succeed("timer", "list", "--limit", "1", "--json").json) == 1
     done = succeed("timer", "recall", "orders", rows[0]["recall_handle"])
-    assert f"Message {rows[0]['id']} is recalled" in done.out
+    assert f"Message {rows[0]['msg_id']} is recalled" in done.out
     rows = succeed("timer", "list", "--topic", "orders", "--json").json
-    assert [row["keys"] for row in rows] == ["late"]
+    assert [row["keys"] for row in rows] == [["late"]]
 
 
 def test_a_handle_that_is_none_is_one_sentence(cluster: Embedded) -> None:

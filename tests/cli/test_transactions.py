@@ -23,7 +23,7 @@ def test_transactions_are_listed_and_resumed(cluster: Embedded) -> None:
         ) as producer:
             half = producer.send_in_transaction(Message("payments", b"x"), lambda message: None)
             [row] = succeed("transaction", "list", *where, "--group", "bank", "--json").json
-            assert (row["id"], row["topic"], row["group"]) == (half.msg_id, "payments", "bank")
+            assert (row["msg_id"], row["topic"], row["group"]) == (half.msg_id, "payments", "bank")
             wait_for(lambda: cluster.admin.transactions()[0].is_given_up)
         [row] = succeed("transaction", "list", *where, "--topic", "payments", "--json").json
         assert (row["state"], row["checks"]) == ("given up", 1)
@@ -31,8 +31,8 @@ def test_transactions_are_listed_and_resumed(cluster: Embedded) -> None:
         shown = succeed("transaction", "list", *where)
         assert half.msg_id in shown.out
         assert "putting message back" in fail("transaction", "resume", half.offset_msg_id, *where)
-        done = succeed("transaction", "resume", row["offset_id"], *where, "--json")
-        assert done.json == {"resumed": row["offset_id"]}
+        done = succeed("transaction", "resume", row["offset_msg_id"], *where, "--json")
+        assert done.json == {"resumed": row["offset_msg_id"]}
         with Producer(
             "bank",
             namesrv=cluster.namesrv,

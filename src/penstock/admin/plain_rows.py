@@ -266,10 +266,10 @@ class TimerJson(TypedDict):
 
     due_ms: int
     topic: str
-    queue: int
     broker: str
-    keys: str
-    id: str
+    queue_id: int
+    msg_id: str
+    keys: list[str]
     recall_handle: str
 
 
@@ -278,10 +278,10 @@ def timer_row(one: WaitingTimer) -> TimerJson:
     return {
         "due_ms": one.due_ms,
         "topic": one.topic,
-        "queue": one.queue_id,
         "broker": one.broker_name,
-        "keys": " ".join(one.keys),
-        "id": one.msg_id,
+        "queue_id": one.queue_id,
+        "msg_id": one.msg_id,
+        "keys": list(one.keys),
         "recall_handle": one.recall_handle,
     }
 

@@ -15,10 +15,10 @@ app = Group(
 _COLUMNS = (
     Column("due_ms", "due", format=output.local_time),
     Column("topic"),
-    Column("queue", align="right"),
     Column("broker"),
+    Column("queue_id", "queue", align="right"),
     Column("keys"),
-    Column("id", whole=True),
+    Column("msg_id", whole=True),
     Column("recall_handle", "recall handle", whole=True),
 )
 

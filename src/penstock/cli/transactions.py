@@ -23,8 +23,8 @@ _COLUMNS = (
     Column("checks", align="right"),
     Column("stored_ms", "stored", format=output.local_time),
     Column("broker"),
-    Column("id", whole=True),
-    Column("offset_id", whole=True),
+    Column("msg_id", whole=True),
+    Column("offset_msg_id", whole=True),
 )
 
 
@@ -65,8 +65,8 @@ def _row(one: UndecidedTransaction) -> dict[str, object]:
         "checks": one.checks,
         "stored_ms": one.stored_ms,
         "broker": one.broker_name,
-        "id": one.msg_id,
-        "offset_id": one.offset_msg_id,
+        "msg_id": one.msg_id,
+        "offset_msg_id": one.offset_msg_id,
     }
 
 
