@@ -107,6 +107,13 @@ def test_a_file_is_lines_or_one_message(cluster: Embedded, tmp_path: Path) -> No
     assert bodies(cluster, "files") == {b"one", b"two", b"\x00\xff\nbinary"}
 
 
+def test_a_delay_above_the_limit_names_the_limit_and_a_way_out(cluster: Embedded) -> None:
+    said = fail("send", "late", "never", "--delay", "4d")
+    assert "a delay of at most 3 days, which is the broker's timerMaxDelaySec" in said
+    assert "or raise that" in said
+    assert "or send the message later" in said
+
+
 def test_a_delayed_message_comes_later(cluster: Embedded) -> None:
     cluster.admin.create_topic("late", 1)
     succeed("send", "late", "now")

@@ -14,10 +14,40 @@ from penstock.protocol.headers.codec import encode_header
 from penstock.protocol.headers.offsets import OffsetResult
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
+TOO_LATE = (
+    "timer message illegal, the delay time should not be bigger than the max delay {}ms; or if set "
+    "del msg, the delay time should be bigger than the current time"
+)
 
 
 def answer(code: int = ResponseCode.SUCCESS, offset: int = 7) -> Command:
     return Command(code, ext=encode_header(OffsetResult(offset)), remark="no")
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (259_200_000, "at most 3 days"),
+        (86_400_000, "at most 1 day,"),
+        (90_000_000, "at most 25 hours"),
+        (600_000, "at most 10 minutes"),
+        (59_999, "at most 59 seconds"),
+    ],
+)
+def test_a_timer_that_is_too_late_names_the_limit_and_a_way_out(limit: int, said: str) -> None:
+    refused = requests.refusal(
+        Command(ResponseCode.MESSAGE_ILLEGAL, remark=TOO_LATE.format(limit)), 310, "b:1", "T"
+    )
+    assert TOO_LATE.format(limit) in refused.what
+    assert refused.hint is not None
+    assert said in refused.hint
+    assert "timerMaxDelaySec" in refused.hint
+
+
+@pytest.mark.parametrize("remark", [None, "", TOO_LATE.format("9" * 40), TOO_LATE.format("x")])
+def test_another_text_of_a_broker_gets_no_way_out(remark: str | None) -> None:
+    answer = Command(ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+    assert requests.refusal(answer, 310, "b:1", "T").hint is None
 
 
 @pytest.mark.parametrize(

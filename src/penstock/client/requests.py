@@ -6,6 +6,7 @@ workers block for it (`spark.connection_pool`); both get the same result or the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -30,6 +31,8 @@ _T_co = TypeVar("_T_co", covariant=True)
 OFFSET_TIMEOUT = 5.0
 LOCK_TIMEOUT = 1.0
 SEND_BACK_TIMEOUT = 5.0
+_TOO_LATE = re.compile(r"delay time should not be bigger than the max delay (\d{1,18})ms")
+"""How RocketMQ refuses a timer. Its text does not say where the limit comes from."""
 _MAX_EPOCH_DIGITS = 19
 _MAX_LEASE_DIGITS = 6
 
@@ -73,7 +76,28 @@ def refusal(answer: Command, code: int, address: str, about: str) -> RequestRefu
         answer.code,
         f"{address} refused {request_name(code)} for {about} "
         f"with {response_name(answer.code)} ({answer.code}){remark}",
+        hint=_way_out(answer.remark or ""),
     )
+
+
+def _way_out(remark: str) -> str | None:
+    """What helps where RocketMQ's own text does not say it."""
+    limit = _TOO_LATE.search(remark)
+    if limit is None:
+        return None
+    return (
+        f"a delay of at most {_in_words(int(limit[1]) // 1000)}, which is the broker's "
+        "timerMaxDelaySec, or raise that (and fileReservedTime with it), or send the message later"
+    )
+
+
+def _in_words(seconds: int) -> str:
+    """Seconds in the largest unit that needs no fraction."""
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        count, rest = divmod(seconds, size)
+        if count and not rest:
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{seconds} seconds"
 
 
 def body_bytes(command: Command) -> bytes:
