@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -13,6 +14,9 @@ import pytest
 from tests.cli.running import PENSTOCK, fail, run, succeed, wait_for
 
 from penstock import Message, MessageQueue, Producer, PushConsumer
+from penstock.admin import QueueLag
+from penstock.cli import output
+from penstock.cli.group_lag import Standing, show
 from penstock.cli.times import position
 from penstock.errors import InvalidArgument
 from penstock.runtime.child_process import ChildProcess
@@ -112,8 +116,10 @@ def test_the_member_that_holds_a_queue_is_shown() -> None:
     rows = succeed("group", "lag", "billing", "--topic", TOPIC, "--json").json
     assert [row["members"] for row in rows] == [[member["client_id"]]] * 2
     lines = succeed("group", "lag", "billing", "--topic", TOPIC).lines
-    assert lines[0][-1] == "member"
-    assert lines[1][-1] == member["client_id"]
+    assert lines[0] == [TOPIC, "on", "broker-a"]
+    assert lines[1][-1] == "member"
+    assert [line[-1] for line in lines[2:4]] == ["1", "1"]
+    assert lines[4] == ["member", "1:", member["client_id"]]
 
 
 def test_a_member_that_consumes_orderly_says_so(bills: str, cluster: Embedded) -> None:
@@ -183,7 +189,46 @@ def test_lag_is_reported_queue_by_queue(idle: str, cluster: Embedded) -> None:
     ]
     done = succeed("group", "lag", idle)
     assert "3 behind in 2 queues" in done.err
-    assert [TOPIC, "broker-a", "1", "2", "5", "3"] in [line[:6] for line in done.lines]
+    assert done.lines[0] == [TOPIC, "on", "broker-a"]
+    assert ["1", "2", "5", "3"] in [line[:4] for line in done.lines]
+
+
+NOW_MS = time.time_ns() // 1_000_000
+LONG_AGO_MS = 1_000_000_000_000
+
+
+def lag_of(topic: str, broker: str, queue_id: int, last_ms: int = NOW_MS) -> QueueLag:
+    return QueueLag(topic, broker, queue_id, 1_234_567, 1_246_912, 12_345, last_ms)
+
+
+def test_the_lag_of_usual_names_fits_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queues = [lag_of("orders", f"broker-{name}", number) for name in "ab" for number in range(4)]
+    queues.append(lag_of("%RETRY%billing", "broker-a", 0, LONG_AGO_MS))
+    alone, shared = ("192.168.178.101@31415#271828182845904", "192.168.178.102@27182#3")
+    found = Standing(
+        0.0,
+        queues,
+        {
+            MessageQueue("orders", "broker-a", 0): [alone],
+            MessageQueue("orders", "broker-b", 3): [shared, alone],
+        },
+    )
+    show(found, "billing")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    # A heading for each topic, one for its columns, a line for each queue, and the members.
+    assert len(lines) == (2 + 8) + 1 + (2 + 1) + 1 + 2
+    assert lines[0] == "orders"
+    assert lines[2].split()[-1] == "1"
+    assert lines[9].split()[-2:] == ["2,", "1"]
+    assert lines[11] == "%RETRY%billing on broker-a"
+    assert lines[12].split()[0] == "queue"
+    assert lines[15:] == [f"member 1: {alone}", f"member 2: {shared}"]
+    # This year's times go without it.
+    assert f"  {output.local_time(NOW_MS)[5:]}" in lines[2]
+    assert output.local_time(LONG_AGO_MS) in lines[13]
 
 
 def test_a_group_that_is_not_there_suggests_the_nearest(idle: str) -> None:

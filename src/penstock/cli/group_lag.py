@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,8 @@ EVERY = "2s"
 _LEAST_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
+_BROKER = Column("broker")
 _COLUMNS = (
-    Column("topic"),
-    Column("broker"),
     Column("queue_id", "queue", align="right"),
     Column("committed", align="right"),
     Column("latest", align="right"),
@@ -36,9 +35,9 @@ _COLUMNS = (
         "lag", align="right", style=lambda lag: "yellow" if isinstance(lag, int) and lag else ""
     ),
     Column("in_flight", "in flight", align="right"),
-    Column("last_ms", "consumed up to", format=output.local_time),
-    Column("members", "member", whole=True),
+    Column("last_ms", "consumed up to", format=lambda moment: _short_time(moment)),
 )
+_MEMBER = Column("members", "member")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,10 @@ def show_lag(
         with guessing_group(admin, group):
             found = _look(admin, group, topic)
         if not (watch or every is not None):
-            output.show(_table(found, group, topic, None), as_json=as_json)
+            if as_json:
+                output.print_json(found.rows())
+            else:
+                show(found, group, topic)
             return
         try:
             _watch(admin, group, topic, found, pause, as_json=as_json)
@@ -132,16 +134,58 @@ def _holders(members: Iterable[Member]) -> dict[MessageQueue, list[str]]:
     return found
 
 
-def _table(
-    found: Standing, group: str, topic: str | None, rates: tuple[float, float] | None
-) -> Table:
+def show(
+    found: Standing,
+    group: str,
+    topic: str | None = None,
+    rates: tuple[float, float] | None = None,
+) -> None:
+    """Print a table for each topic, and what would be repeated in its rows only once.
+
+    A watch is of use only while all of it is on the screen, which is often 80 columns wide.
+    """
+    if not found.queues:
+        where = "" if topic is None else f" in {topic}"
+        output.note(output.plain(f"Group {group} has committed no offsets{where}."))
+        return
     rows = found.rows()
-    where = "" if topic is None else f" in {topic}"
-    note = f"{found.behind} behind in {output.counted(len(rows), 'queue')}" if rows else None
-    if note is not None and rates is not None:
+    client_ids = sorted({one for row in rows for one in row["members"] or ()})
+    numbers = {client_id: number for number, client_id in enumerate(client_ids, start=1)}
+    output.show_all(*_tables(rows, numbers))
+    if numbers:
+        output.say("")
+    for client_id, number in numbers.items():
+        output.say(output.plain(f"member {number}: {client_id}"))
+    note = f"{found.behind} behind in {output.counted(len(rows), 'queue')}"
+    if rates is not None:
         note += f"; {rates[0]:.1f} per second arrive, {rates[1]:.1f} are consumed"
-    columns = _COLUMNS if found.holders else _COLUMNS[:-1]
-    return Table(columns, rows, note=note, empty=f"Group {group} has committed no offsets{where}.")
+    output.note(note)
+
+
+def _tables(rows: Sequence[LagQueueJson], numbers: Mapping[str, int]) -> Iterator[Table]:
+    """A table for each topic; members are shown as ``numbers``, as their ids are long."""
+    for name in dict.fromkeys(row["topic"] for row in rows):
+        of_topic = [row for row in rows if row["topic"] == name]
+        brokers = {row["broker"] for row in of_topic}
+        shown = [
+            {**row, "members": row["members"] and [numbers[one] for one in row["members"]]}
+            for row in of_topic
+        ]
+        yield Table(
+            (
+                *([] if len(brokers) == 1 else [_BROKER]),
+                *_COLUMNS,
+                *([_MEMBER] if numbers else []),
+            ),
+            shown,
+            title=f"{name} on {brokers.pop()}" if len(brokers) == 1 else name,
+        )
+
+
+def _short_time(moment: object) -> str:
+    """A local time, without the year if it is the present one."""
+    this_year = output.local_time(time.time_ns() // 1_000_000)[:5]
+    return output.local_time(moment).removeprefix(this_year)
 
 
 def _watch(
@@ -169,7 +213,8 @@ def _watch(
                 }
             )
         else:
-            _draw(_table(found, group, topic, rates), group)
+            _draw_heading(group)
+            show(found, group, topic, rates)
         sleep(pause)
         before = found
         found = _look_until_answered(admin, group, topic, pause, sleep)
@@ -190,10 +235,9 @@ def _look_until_answered(
             sleep(pause)
 
 
-def _draw(table: Table, group: str) -> None:
+def _draw_heading(group: str) -> None:
     now = output.local_time(time.time_ns() // 1_000_000)
     if sys.stdout.isatty():
         output.say(f"{_CLEAR}Group {output.plain(group)} at {now}")
     else:
         output.say(now)
-    output.show(table, as_json=False)
