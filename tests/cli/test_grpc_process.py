@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ import pytest
 
 from penstock.cli import restarts
 from penstock.cli.console_process import ConsoleProcess
+from penstock.cli.grpc_port import GRPC_PORT
 from penstock.cli.grpc_process import ChildSettings, GrpcProcess, listen
 from penstock.cli.restarts import Pauses, module_command
 from penstock.errors import ListenFailed
@@ -52,6 +53,24 @@ def is_alive(pid: int) -> bool:
         # A process that no one has waited for is dead all the same.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+def test_a_start_that_fails_says_nothing_of_the_grpc_port(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        # Whether this test or another process has the default port, it is taken.
+        with suppress(OSError):
+            stack.enter_context(socket.create_server(("127.0.0.1", GRPC_PORT)))
+        taken = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        done = subprocess.run(
+            [*UP[:4], f"--nameserver-port={taken}", f"--data={tmp_path}", "--console=off"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "--nameserver-port PORT" in done.stderr
+    assert "gRPC is served" not in done.stderr
 
 
 async def route_code(address: str) -> int:

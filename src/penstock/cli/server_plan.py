@@ -249,6 +249,7 @@ async def everything(plan: ServerPlan) -> AsyncIterator[Running]:
         undo.pop_all()
         grpc = None
         if endpoint is not None:
+            _warn_of_port(port, endpoint)
             await stack.enter_async_context(endpoint)
             services.append(endpoint)
             grpc = format_address((host, endpoint.port))
@@ -277,9 +278,6 @@ async def _grpc_process(
     """The gRPC endpoint, which listens; ``name_server`` is asked for when it is to serve."""
     bind = settings.broker.bind_host
     sockets = await listen(bind, (port.number, 0) if port.is_default else (port.number,))
-    number = sockets[0].getsockname()[1]
-    if port.is_default and number != port.number:
-        warn([f"port {port.number} is taken, gRPC is served on {number} (--grpc-port)"])
 
     def child() -> ChildSettings:
         return ChildSettings(
@@ -294,6 +292,12 @@ async def _grpc_process(
         )
 
     return GrpcProcess(sockets, child)
+
+
+def _warn_of_port(port: Port | None, endpoint: GrpcProcess) -> None:
+    """Say that gRPC is on another port, once everything that may fail has been started."""
+    if port is not None and port.is_default and endpoint.port != port.number:
+        warn([f"port {port.number} is taken, gRPC is served on {endpoint.port} (--grpc-port)"])
 
 
 def _console(plan: ServerPlan, security: Security, name_server: str) -> ConsoleProcess | None:
