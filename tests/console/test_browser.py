@@ -343,6 +343,44 @@ def test_360_pixels_need_no_sideways_scroll(mq: Embedded, chromium: Browser) -> 
     context.close()
 
 
+_BROKEN_WORDS = """() => {
+    const broken = [];
+    for (const cell of document.querySelectorAll("main td:not(.body), main th")) {
+        const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        for (let text; (text = texts.nextNode()); )
+            for (const word of text.data.matchAll(/[\\w.:-]+/g)) {
+                if (word[0].length > 8) continue;
+                const range = document.createRange();
+                range.setStart(text, word.index);
+                range.setEnd(text, word.index + word[0].length);
+                const lines = [...range.getClientRects()].filter(line => line.width > 0);
+                if (new Set(lines.map(line => Math.round(line.top))).size > 1) broken.push(word[0]);
+            }
+    }
+    return document.documentElement.scrollWidth > innerWidth ? [...broken, "too wide"] : broken;
+}"""
+
+
+@pytest.mark.parametrize("width", [660, 700, 1000])
+def test_short_words_stay_whole_beside_long_ones(chromium: Browser, width: int) -> None:
+    long_name = "topic-of-a-very-long-name-" * 4
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    with embedded(console=True) as mq:
+        for topic in ("refunds", long_name):
+            mq.admin.create_topic(topic, queues=2)
+            with penstock.Producer("shop", namesrv=mq.namesrv) as producer:
+                body = {"city": "Amsterdam", "note": "the parcel was late", "more": "x" * 200}
+                keys = ["3d6f0a52-9c1b-4f0e-8a77-0123456789ab", "order-1"]
+                for tag in ("refund", "a-tag-of-some-length" * 3):
+                    producer.send(Message(topic, json=body, tag=tag, keys=keys))
+        paths = ("topics", "topics/refunds/messages", f"topics/{long_name}/messages", "brokers")
+        for path in (*paths, "search?q=order-1"):
+            page.goto(at(mq, path))
+            assert page.evaluate(_BROKEN_WORDS) == [], path
+    context.close()
+
+
 @pytest.mark.spec("C29")
 def test_without_scripts_lists_search_reset_and_repair_work(
     mq: Embedded, chromium: Browser
