@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from typing import Any
 
@@ -10,10 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.input_messages import Defaults, from_json, from_json_lines, from_lines, pairs
+from penstock.cli.input_messages import (
+    Defaults,
+    bounded_lines,
+    from_json,
+    from_json_lines,
+    from_lines,
+    pairs,
+    whole,
+)
 from penstock.errors import InvalidArgument
 from penstock.model import Message, MessageQueue, StoredMessage
 from penstock.model.message_json import message_json
+from penstock.protocol.validation import MAX_MESSAGE_BYTES
 
 PLAIN = Defaults("orders")
 
@@ -26,6 +36,26 @@ def parse(line: bytes | dict[str, Any], defaults: Defaults = PLAIN) -> Message:
 def test_each_line_is_a_body_and_empty_ones_are_none() -> None:
     found = list(from_lines([b"one\n", b"\n", b"two\r\n", b" three"], PLAIN))
     assert [(n, m.body) for n, m in found] == [(1, b"one"), (3, b"two"), (4, b" three")]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_line_is_as_long_as_the_largest_message_and_no_longer(end: bytes) -> None:
+    lines = [b"a\n", b"x" * MAX_MESSAGE_BYTES + end]
+    assert list(bounded_lines(io.BytesIO(b"".join(lines)))) == lines
+    lines[1] = b"x" + lines[1]
+    taken = bounded_lines(io.BytesIO(b"".join(lines)))
+    assert next(taken) == b"a\n"
+    with pytest.raises(InvalidArgument, match="line 2 has more than 4,194,304 bytes"):
+        next(taken)
+    # Escapes make a JSON line longer than its body.
+    assert list(bounded_lines(io.BytesIO(b"".join(lines)), is_json=True)) == lines
+
+
+def test_an_input_is_as_long_as_the_largest_message_and_no_longer() -> None:
+    body = b"x\n" * (MAX_MESSAGE_BYTES // 2)
+    assert whole(io.BytesIO(body)) == body
+    with pytest.raises(InvalidArgument, match="the input has more than 4,194,304 bytes"):
+        whole(io.BytesIO(body + b"x"))
 
 
 def test_a_json_line_says_all_a_message_can_have() -> None:

@@ -107,6 +107,14 @@ def test_a_file_is_lines_or_one_message(cluster: Embedded, tmp_path: Path) -> No
     assert bodies(cluster, "files") == {b"one", b"two", b"\x00\xff\nbinary"}
 
 
+@pytest.mark.parametrize("how", [[], ["--jsonl"], ["--whole"]])
+def test_an_input_without_an_end_is_refused(cluster: Embedded, how: list[str]) -> None:
+    said = fail("send", "endless", "--file", "/dev/zero", *how)
+    assert "bytes" in said
+    assert "where it is stored" in said
+    assert "endless" not in cluster.admin.topics()
+
+
 def test_a_delay_above_the_limit_names_the_limit_and_a_way_out(cluster: Embedded) -> None:
     said = fail("send", "late", "never", "--delay", "4d")
     assert "a delay of at most 3 days, which is the broker's timerMaxDelaySec" in said

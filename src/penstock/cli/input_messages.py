@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import binascii
 import difflib
+import itertools
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from penstock.errors import InvalidArgument
 from penstock.model import Message
 from penstock.model.names import Property
-from penstock.protocol.validation import RESERVED_PROPERTIES
+from penstock.protocol.validation import MAX_MESSAGE_BYTES, RESERVED_PROPERTIES
 
 FIELDS = ("body", "body_base64", "tag", "keys", "properties", "delay", "sharding_key")
 _ALIASES = {"tags": "tag"}
@@ -50,6 +51,8 @@ _STORED_AS = frozenset(
     }
 )
 _EXPORTED = "log_position"
+_MAX_JSON_LINE = 8 * MAX_MESSAGE_BYTES
+"""Room for a body of which every character is escaped, and for the rest of the message."""
 
 
 class Numbered(NamedTuple):
@@ -97,6 +100,37 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
             raise InvalidArgument(f"--property {text!r}", expected="KEY=VALUE")
         found[key] = value
     return found
+
+
+def bounded_lines(stream: BinaryIO, *, is_json: bool = False) -> Iterator[bytes]:
+    """The lines of a stream, of which none can be a message if it is too long.
+
+    Such a line is refused before all of it is read: a device may have no end, and Ctrl-C is noticed
+    only between two reads.
+    """
+    most = _MAX_JSON_LINE if is_json else MAX_MESSAGE_BYTES
+    for number in itertools.count(1):
+        line = stream.readline(most + len(b"\r\n") + 1)
+        if not line:
+            return
+        if len(line.rstrip(b"\r\n")) > most:
+            raise InvalidArgument(
+                f"line {number} has more than {most:,} bytes",
+                expected=f"lines; each becomes a message of at most {MAX_MESSAGE_BYTES:,} bytes",
+                hint="send where it is stored instead",
+            )
+        yield line
+
+
+def whole(stream: BinaryIO) -> bytes:
+    """All of a stream as a body; what is too long for one is refused before all of it is read."""
+    body = stream.read(MAX_MESSAGE_BYTES + 1)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise InvalidArgument(
+            f"the input has more than {MAX_MESSAGE_BYTES:,} bytes, the largest message",
+            hint="send its lines, without --whole, or where it is stored",
+        )
+    return body
 
 
 def from_lines(lines: Iterable[bytes], defaults: Defaults) -> Iterator[Numbered]:

@@ -327,6 +327,7 @@ def _messages(
     json_lines: bool,
     whole: bool,
 ) -> Iterator[Iterable[Numbered]]:
+    from penstock.cli import input_messages
     from penstock.cli.input_messages import Numbered, from_json_lines, from_lines
 
     if bodies:
@@ -336,9 +337,10 @@ def _messages(
         return
     with _input(file) as stream:
         if whole:
-            yield [Numbered(1, defaults.message(stream.read()))]
+            yield [Numbered(1, defaults.message(input_messages.whole(stream)))]
         else:
-            yield (from_json_lines if json_lines else from_lines)(stream, defaults)
+            lines = input_messages.bounded_lines(stream, is_json=json_lines)
+            yield (from_json_lines if json_lines else from_lines)(lines, defaults)
 
 
 @contextlib.contextmanager
