@@ -520,6 +520,44 @@ async def test_a_missing_right_is_an_error_that_names_it(tmp_path: Path) -> None
                 await user.delete_topic("orders")
 
 
+async def test_the_way_out_of_a_missing_right_keeps_the_others(tmp_path: Path) -> None:
+    elsewhere = Entry.parse("Topic:bills", ["Pub"], sources=["10.0.0.0/8"])
+    async with guarded(tmp_path, BILLING, ORDERS, elsewhere) as servers:
+        async with aio.Admin(**servers.as_admin) as admin:
+            await admin.create_topic("orders", 1)
+            await admin.create_topic("bills", 1)
+        async with aio.Admin(**servers.as_user()) as user:
+            with pytest.raises(NoPermission) as missing:
+                await user.delete_topic("orders")
+            with pytest.raises(NoPermission) as limited:
+                await user.delete_topic("bills")
+    ways = "--action Pub --action Sub --action Delete --action Get"
+    assert f"penstock acl grant {APP} --resource 'Topic:orders' {ways}" in str(missing.value)
+    assert f"grant {APP} --resource 'Topic:bills' --action Pub" in str(limited.value)
+
+
+async def test_the_way_out_for_a_new_topic_is_to_create_it_and_to_send(tmp_path: Path) -> None:
+    async with guarded(tmp_path, BILLING, ORDERS) as servers:
+        send = Command(
+            RequestCode.SEND_MESSAGE,
+            ext={
+                "producerGroup": "p",
+                "topic": "orders",
+                "defaultTopic": "TBW102",
+                "defaultTopicQueueNums": "4",
+                "queueId": "0",
+                "sysFlag": "0",
+                "bornTimestamp": "1",
+                "flag": "0",
+            },
+            body=b"b",
+        )
+        answer = await ask(servers.broker.address, send)
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    ways = "--action Pub --action Sub --action Create --action Get"
+    assert f"--resource 'Topic:orders' {ways}" in (answer.remark or "")
+
+
 async def test_a_refusal_of_the_name_server_is_no_missing_name_server(tmp_path: Path) -> None:
     async with guarded(tmp_path, ORDERS) as servers:
         async with aio.Producer("p", send_timeout=30, **servers.as_user()) as producer:

@@ -21,7 +21,7 @@ from penstock.auth.evaluate import Verdict, decide
 from penstock.auth.failed_lines import FailedLines
 from penstock.auth.failed_tries import FailedTries
 from penstock.auth.freshness import Freshness
-from penstock.auth.model import Action, ResourceType, User, parse_address
+from penstock.auth.model import Action, Decision, ResourceType, User, parse_address
 from penstock.auth.need_tables import ADMINISTRATIVE
 from penstock.auth.needs import PUB, Ask, Facts, Need, Rule, no_message_at, topic_need
 from penstock.auth.peer_user import set_user, user_of
@@ -284,8 +284,7 @@ class Guard:
                     f"User:{user.name} has no permission to access {need.type}:{need.name} "
                     f"from {_address_text(peer)}, {verdict.reason}.",
                     expected=str(need),
-                    hint=f"penstock acl grant {user.name} --resource '{need.type}:{need.name}' "
-                    f"--action {min(need.actions)}",
+                    hint=_grant(user, need),
                 )
 
     def _verdict(self, user: User, need: Need, peer: Peer) -> Verdict:
@@ -433,6 +432,23 @@ def _is_change(code: int) -> bool:
     return code not in _FREQUENT and (
         request_name(code).startswith(_CHANGE_NAMES) or code in _OTHER_CHANGES
     )
+
+
+def _grant(user: User, need: Need) -> str:
+    """The command that gives what is missing.
+
+    It replaces the rights on the same name, so it repeats those that the user has.
+    """
+    resource = f"{need.type}:{need.name}"
+    actions = {next(action for action in Action if action in need.actions)}
+    if need.creates:
+        actions.add(Action.PUB)  # A sender needs both.
+    for entry in user.entries:
+        is_plain = entry.decision is Decision.ALLOW and not entry.sources
+        if is_plain and str(entry.resource) == resource:
+            actions |= entry.actions
+    words = " ".join(f"--action {action}" for action in Action if action in actions)
+    return f"penstock acl grant {user.name} --resource '{resource}' {words}"
 
 
 def _decide(user: User, need: Need, address: str | None) -> Verdict:
