@@ -220,6 +220,10 @@ class Endpoint(Service):
             stream.end(error)
             return
         client.stream = stream
+        if client not in stream.clients:
+            # A client that was forgotten while its stream was open is another one afterwards.
+            stream.clients[:] = [one for one in stream.clients if not one.is_gone]
+            stream.clients.append(client)
         stream.send(answer)
         if client.language.upper() in _NODE:
             # Its producer of several topics misses what comes before it knows the last route.
@@ -235,9 +239,10 @@ class Endpoint(Service):
         """A stream is over; the client stays registered."""
         stream.end()
         self._streams.discard(stream)
-        for client in self.parts.clients.all():
+        for client in stream.clients:
             if client.stream is stream:
                 client.stream = None
+        stream.clients.clear()
 
     # Requests of brokers
 
