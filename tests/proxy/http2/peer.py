@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gzip
 import itertools
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -212,10 +213,12 @@ class Place(NamedTuple):
     server: Http2Server
     methods: Methods
     port: int
+    context: ssl.SSLContext | None = None
+    """With it, the server speaks TLS."""
 
     @asynccontextmanager
     async def peer(self, settings: bytes = b"") -> AsyncIterator[Peer]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
         peer = Peer(reader, writer)
         writer.write(PREFACE)
         peer.send(SETTINGS, 0, 0, settings)

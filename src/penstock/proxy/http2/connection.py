@@ -14,11 +14,7 @@ from typing import Final, cast
 from penstock.proxy.http2 import frames
 from penstock.proxy.http2.call import LATE_SECONDS, Call, Methods
 from penstock.proxy.http2.frames import (
-    HEAD,
-    HEAD_BYTES,
-    MAX_FRAME,
     MAX_WINDOW,
-    PREFACE,
     SETTING,
     UINT32,
     Broken,
@@ -33,9 +29,9 @@ from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
 from penstock.proxy.http2.hpack import (
     MAX_LIST_BYTES,
     HeaderDecoder,
-    HeaderError,
     TooManyHeaders,
 )
+from penstock.proxy.http2.input import Input
 from penstock.proxy.http2.load import MAX_BYTES, MAX_CONNECTION_BYTES, MAX_CONNECTION_CALLS, Load
 from penstock.proxy.http2.output import FIRST_WINDOW, Output, last_frame, no_grpc, refusal
 
@@ -77,7 +73,6 @@ class Connection(asyncio.Protocol):
         self.opened_at = self.heard_at = self._loop.time()
         self.busy_at = self.heard_at
         """When it last had a call."""
-        self.is_greeted = False
         self.is_leaving = False
         self._kept = 0
         """Bytes of all calls."""
@@ -85,7 +80,7 @@ class Connection(asyncio.Protocol):
         self._settings = 0
         self._pings = 0
         self._last_id = 0
-        self._input = b""
+        self._input = Input(self._loop, take=self._take, broken=self._break)
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
         """A header block that is continued: stream, flags, bytes."""
@@ -95,10 +90,16 @@ class Connection(asyncio.Protocol):
             self._loop, count=self.count, ended=self._close, overrun=self._drop_unread
         )
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether its client has begun to speak HTTP/2."""
+        return self._input.is_greeted
+
     # ------------------------------------------------------------------- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._input.open(transport)
         self._output.open(transport)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -118,6 +119,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._input.drop()
         self._output.drop()
         for call in list(self.calls.values()):
             self._forget(call)
@@ -131,36 +133,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
-        if self._input:
-            data = self._input + data
-        try:
-            position = 0
-            if not self.is_greeted:
-                if not data.startswith(PREFACE[: len(data)]):
-                    raise Broken(Fault.PROTOCOL, "the peer does not speak HTTP/2")
-                if len(data) < len(PREFACE):
-                    self._input = data
-                    return
-                self.is_greeted = True
-                position = len(PREFACE)
-            end = len(data)
-            while end - position >= HEAD_BYTES:
-                word, flags, stream_id = HEAD.unpack_from(data, position)
-                length = word >> 8
-                if length > MAX_FRAME:
-                    raise Broken(Fault.FRAME_SIZE, f"frame of {length} bytes")
-                begin = position + HEAD_BYTES
-                if end - begin < length:
-                    break
-                position = begin + length
-                self._take(word & 0xFF, flags, stream_id & MAX_WINDOW, data[begin:position])
-                if self._transport is None or self._transport.is_closing():
-                    return
-            self._input = data[position:] if position else data
-        except Broken as broken:
-            self._break(broken)
-        except HeaderError as error:
-            self._break(Broken(Fault.COMPRESSION, str(error)))
+        self._input.feed(data)
 
     def eof_received(self) -> bool:
         return False
@@ -578,6 +551,7 @@ class Connection(asyncio.Protocol):
         """Close the connection; what is written is sent if the client takes it."""
         self._output.write()
         if self._transport is not None:
+            self._input.resume()
             self._transport.close()
 
     def abort(self) -> None:
