@@ -30,8 +30,8 @@ class Stream:
         self._bytes = 0
         self._changed = asyncio.Event()
         self._is_ended = False
-        self.clients: list[Client] = []
-        """Those whose newest stream it was; nearly always one, as each call is of one client."""
+        self.client: Client | None = None
+        """The client that has sent settings on it."""
         self.settings: TelemetryCommand | None = None
         """The newest ones, if they are to be sent once more."""
         self.failure: Refused | Exception | None = None
