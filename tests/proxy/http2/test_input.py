@@ -83,8 +83,7 @@ def wait_calls() -> bytes:
 
 
 async def some_are_taken(fair: Place) -> None:
-    while not fair.server.open_calls:
-        await asyncio.sleep(0)
+    await eventually(lambda: fair.server.open_calls > 0, interval=0)
     assert fair.server.open_calls < CALLS
 
 

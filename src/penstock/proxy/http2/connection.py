@@ -29,6 +29,7 @@ from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
 from penstock.proxy.http2.hpack import (
     MAX_LIST_BYTES,
     HeaderDecoder,
+    MalformedHeaders,
     TooManyHeaders,
 )
 from penstock.proxy.http2.input import Input
@@ -123,6 +124,7 @@ class Connection(asyncio.Protocol):
         self._output.drop()
         for call in list(self.calls.values()):
             self._forget(call)
+        self._drop_block()
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -191,27 +193,45 @@ class Connection(asyncio.Protocol):
         else:
             self._block = (stream_id, flags, bytearray(body))
             self._block_at = self.heard_at
+            self._count_block(len(body))
 
     def _take_continuation(self, flags: int, body: bytes) -> None:
         if self._block is None:
             raise Broken(Fault.PROTOCOL, "a continuation of nothing")
         stream_id, first_flags, block = self._block
         block += body
+        self._count_block(len(body))
         # Empty ones would never end.
         self._count_control("a header block without end")
         if len(block) > MAX_BLOCK_BYTES:
             raise Broken(Fault.ENHANCE_YOUR_CALM, "a header block is too long")
         if flags & frames.END_HEADERS:
-            self._block = None
+            self._drop_block()
             self._take_block(first_flags, stream_id, bytes(block))
+
+    def _count_block(self, size: int) -> None:
+        self._kept += size
+        self._load.size += size
+        if self._load.is_too_much(self._kept):
+            raise Broken(Fault.ENHANCE_YOUR_CALM, "too much is kept for another header block")
+
+    def _drop_block(self) -> None:
+        if self._block is not None:
+            size = len(self._block[2])
+            self._block = None
+            self._kept -= size
+            self._load.size -= size
 
     def _take_block(self, flags: int, stream_id: int, block: bytes) -> None:
         too_many = None
+        is_malformed = False
         headers: dict[str, str] = {}
         try:
             headers = self._decoder.decode(block)
         except TooManyHeaders as error:
             too_many = str(error)
+        except MalformedHeaders:
+            is_malformed = True
         call = self.calls.get(stream_id)
         if call is not None:
             # What follows the messages of a client says nothing that is needed.
@@ -227,6 +247,8 @@ class Connection(asyncio.Protocol):
         self._last_id = stream_id
         if self._load.is_full(len(self.calls)):
             self._send(reset(stream_id, Fault.REFUSED_STREAM))
+        elif is_malformed:
+            self._send(reset(stream_id, Fault.PROTOCOL))
         elif too_many is not None:
             self._refuse(flags, stream_id, CallFailed(GrpcStatus.RESOURCE_EXHAUSTED, too_many))
         else:
