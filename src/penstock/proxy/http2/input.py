@@ -24,7 +24,8 @@ from penstock.proxy.http2.frames import (
 from penstock.proxy.http2.hpack import HeaderError
 
 TURN_SECONDS: Final = 0.005
-"""What a connection may take of a turn of the loop, besides the last frame that it begins."""
+"""What a connection may take of a turn of the loop; if its last frame takes longer, it rests for as
+long as that."""
 
 
 class Input:
@@ -45,6 +46,8 @@ class Input:
         self.is_greeted = False
         self._rest = b""
         self._is_resting = False
+        self._until = 0.0
+        """When its part of the turn was over."""
 
     def open(self, transport: asyncio.Transport) -> None:
         """Receive from this from now on."""
@@ -92,7 +95,8 @@ class Input:
         if not self._is_resting:
             self._is_resting = True
             transport.pause_reading()
-        self._loop.call_soon(self._go_on)
+        # The last frame may have taken long, so the others get as much again.
+        self._loop.call_later(max(0.0, time.perf_counter() - self._until), self._go_on)
 
     def _go_on(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -111,7 +115,7 @@ class Input:
             self.is_greeted = True
             position = len(PREFACE)
         take = self._take
-        until = time.perf_counter() + TURN_SECONDS
+        until = self._until = time.perf_counter() + TURN_SECONDS
         is_all = True
         end = len(data)
         while end - position >= HEAD_BYTES:
