@@ -195,7 +195,10 @@ class HeaderDecoder:
                     else:
                         name, position = _string(block, position)
                     value, position = _string(block, position)
-                    if "\n" in value or "\r" in value or "\0" in value:
+                    # Nearly all are printable, which is one question.
+                    if not value.isprintable() and not _FORBIDDEN.keys().isdisjoint(
+                        map(ord, value)
+                    ):
                         is_malformed = True
                         # In the table it counts, and must not come from there later.
                         value = value.translate(_FORBIDDEN)

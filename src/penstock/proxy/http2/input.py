@@ -115,7 +115,8 @@ class Input:
             self.is_greeted = True
             position = len(PREFACE)
         take = self._take
-        until = self._until = time.perf_counter() + TURN_SECONDS
+        now = time.perf_counter
+        until = self._until = now() + TURN_SECONDS
         is_all = True
         end = len(data)
         while end - position >= HEAD_BYTES:
@@ -130,7 +131,7 @@ class Input:
             take(word & 0xFF, flags, stream_id & MAX_WINDOW, data[begin:position])
             if self._transport is None or self._transport.is_closing():
                 return True
-            if time.perf_counter() > until and position < end:
+            if now() > until and position < end:
                 is_all = False
                 break
         self._rest = data[position:] if position else data
