@@ -8,6 +8,7 @@ import gzip
 import itertools
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -87,6 +88,8 @@ class Methods:
             raise RuntimeError("a fault of ours")
         if call.message == b"leave":
             return False
+        if call.message == b"slow":
+            time.sleep(0.01)
         if call.message == b"later":
             self.calls.append(call)
         else:

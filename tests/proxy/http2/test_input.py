@@ -101,6 +101,20 @@ async def test_what_one_client_has_sent_does_not_hold_up_another(fair: Place) ->
         assert (await greedy.answer(2 * CALLS + 1))[1] == {"grpc-status": "0"}
 
 
+async def test_who_overdraws_a_turn_rests_as_long(fair: Place) -> None:
+    async with fair.peer() as greedy, fair.peer() as other:
+        await greedy.settled()
+        await other.settled()
+        (first, *_) = sorted(fair.server._connections, key=lambda one: one.opened_at)
+        for number in range(200):
+            greedy.call(2 * number + 1, "/quick", b"slow")
+        for number in range(10):
+            other.call(2 * number + 1, "/echo")
+            assert (await other.answer(2 * number + 1))[1] == {"grpc-status": "0"}
+        # An answer takes several turns, and without the rest each has a slow call.
+        assert first._last_id < 2 * 16
+
+
 async def test_what_waits_stays_in_order(fair: Place) -> None:
     texts = [b"%06d" % number * 30 for number in range(CALLS)]
     async with fair.peer(setting(4, 1 << 24)) as peer:
