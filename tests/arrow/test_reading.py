@@ -214,6 +214,16 @@ def test_a_gap_of_one_queue_is_no_gap_of_another(tmp_path: Path) -> None:
     assert penstock.arrow.read(tmp_path, start=start).read_all().num_rows == 25
 
 
+def test_a_gap_before_the_first_file_is_an_error(tmp_path: Path) -> None:
+    archive_rows(tmp_path, [rows_of(range(5, 20))], gaps=[Span("broker-a", 0, 0, 5)])
+    with pytest.raises(DataLost, match="messages 0 to 4 of orders@broker-a:0 were gone"):
+        penstock.arrow.read(tmp_path).read_all()
+    rest = penstock.arrow.read(tmp_path, fail_on_data_loss=False, columns=["offset"]).read_all()
+    assert rest["offset"].to_pylist() == list(range(5, 20))
+    after = penstock.arrow.read(tmp_path, start={MessageQueue("orders", "broker-a", 0): 5})
+    assert after.read_all().num_rows == 15
+
+
 @pytest.mark.parametrize(
     ("source", "choice", "match"),
     [

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import (
-    ConnectFailed,
     ConnectionLost,
     PenstockError,
     RemotingError,
@@ -29,7 +28,7 @@ from penstock.protocol.headers.codec import encode_header
 from penstock.proxy.access import Signer
 from penstock.proxy.backend import Backend
 from penstock.proxy.calls import Caller
-from penstock.proxy.statuses import Refused, broker_refusal
+from penstock.proxy.statuses import Refused, UnknownBroker, broker_refusal
 from penstock.proxy.wire.codes import ClientType, Code
 from penstock.remoting import Peer
 from penstock.remoting.promise import Promise
@@ -42,6 +41,10 @@ log = logging.getLogger(__name__)
 
 MAX_CLIENTS: Final = 10_000
 MAX_TOPICS_OF_CLIENT: Final = 1000
+MAX_CLIENT_ID: Final = 255
+"""Bytes; those of clients are the name of a host and a few numbers."""
+_MAX_FACT: Final = 255
+"""Of the name of a language, and of a version: any is taken, and no more of it kept."""
 EXPIRY_SECONDS: Final = 120.0
 REQUEST_SECONDS: Final = 5.0
 _LANGUAGES: Final = {
@@ -69,9 +72,9 @@ class Client:
     ) -> None:
         self.id = caller.client_id
         self.address = caller.address
-        self.language = caller.language
-        self._language = _LANGUAGES.get(caller.language.upper(), Language.OTHER)
-        self.version = caller.version
+        self.language = caller.language[:_MAX_FACT]
+        self._language = _LANGUAGES.get(self.language.upper(), Language.OTHER)
+        self.version = caller.version[:_MAX_FACT]
         self.signer = signer
         self.type = ClientType.UNSPECIFIED
         self.group: str | None = None
@@ -93,6 +96,11 @@ class Client:
     @property
     def is_gone(self) -> bool:
         return self.gone.done()
+
+    @property
+    def has_said_what_it_is(self) -> bool:
+        """Whether it has sent settings, or registered by a heartbeat: not just any call."""
+        return self.stream is not None or self.group is not None or bool(self.topics)
 
     # Requests
 
@@ -137,7 +145,7 @@ class Client:
             names = await self._backend.broker_names()
             # Clients name brokers in receipt handles: what is none must not be remembered.
             if broker_name not in names:
-                raise ConnectFailed(
+                raise UnknownBroker(
                     f"no broker {broker_name!r} is known", expected=", ".join(names) or "a broker"
                 )
         async with self._connecting[broker_name]:
@@ -223,11 +231,22 @@ class Client:
 class Clients:
     """All clients, the one that was silent the longest first."""
 
-    def __init__(self, backend: Backend, clock: Clock, asked: BrokerRequest) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        asked: BrokerRequest,
+        given_up: Callable[[Client], None],
+    ) -> None:
+        """``given_up`` ends a client whose place another one gets."""
         self._backend = backend
         self._clock = clock
         self._asked = asked
+        self._given_up = given_up
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
+        self._callers: dict[Client, float] = {}
+        """Clients that are perhaps no more than an id, and when they were heard of; see `_evict`.
+        """
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -246,12 +265,9 @@ class Clients:
         client = self._clients.get(key)
         if client is None:
             if len(self._clients) >= MAX_CLIENTS:
-                raise Refused(
-                    Code.TOO_MANY_REQUESTS,
-                    f"{len(self._clients)} clients are connected",
-                    expected=f"at most {MAX_CLIENTS}",
-                )
+                self._evict()
             client = self._clients[key] = Client(caller, signer, self._backend, self._asked)
+            self._callers[client] = self._clock.monotonic()
         client.last_seen = self._clock.monotonic()
         client.signer = signer
         self._clients.move_to_end(key)
@@ -268,10 +284,34 @@ class Clients:
 
     def remove(self, client: Client) -> None:
         """Forget a client."""
-        for key in [key for key, one in self._clients.items() if one is client]:
+        key = ("" if client.signer is None else client.signer.name, client.id)
+        if self._clients.get(key) is client:
             del self._clients[key]
+            self._callers.pop(client, None)
         if not client.gone.done():
             client.gone.set_result(None)
+
+    def _evict(self) -> None:
+        """Make room: any id makes a client, so the oldest that is no more than that is given up.
+
+        Each is looked at once, and once more for each time that it was heard of since.
+        """
+        while self._callers:
+            client, heard_at = next(iter(self._callers.items()))
+            del self._callers[client]
+            if client.has_said_what_it_is:
+                continue
+            if client.last_seen > heard_at:
+                self._callers[client] = client.last_seen
+                continue
+            self.remove(client)
+            self._given_up(client)
+            return
+        raise Refused(
+            Code.TOO_MANY_REQUESTS,
+            f"{len(self._clients)} clients are connected",
+            expected=f"at most {MAX_CLIENTS}",
+        )
 
     def silent(self) -> list[Client]:
         """The clients that were not heard of for too long."""

@@ -14,7 +14,7 @@ from penstock.protocol.commands import Command
 from penstock.proxy.access import Access
 from penstock.proxy.backend import Backend
 from penstock.proxy.calls import Caller
-from penstock.proxy.clients import Client, Clients
+from penstock.proxy.clients import MAX_CLIENT_ID, Client, Clients
 from penstock.proxy.endpoint_parts import Parts
 from penstock.proxy.halves import Halves
 from penstock.proxy.handlers.finishing import (
@@ -114,7 +114,7 @@ class Endpoint(Service):
         self._streams: set[Stream] = set()
         self._advertised = advertised
         halves = Halves(backend)
-        clients = Clients(backend, clock, self._broker_asked)
+        clients = Clients(backend, clock, self._broker_asked, self._given_up)
         self.parts = Parts(
             backend=backend,
             clock=clock,
@@ -183,6 +183,12 @@ class Endpoint(Service):
         signer = self._access.signer(caller)
         if not caller.client_id.strip():
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing or empty")
+        if len(caller.client_id) > MAX_CLIENT_ID:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"a client id of {len(caller.client_id)} bytes",
+                expected=f"at most {MAX_CLIENT_ID}",
+            )
         if not is_leaving:
             return self.parts.clients.get(caller, signer)
         client = self.parts.clients.find(caller, signer)
@@ -220,6 +226,8 @@ class Endpoint(Service):
             stream.end(error)
             return
         client.stream = stream
+        # One that was forgotten meanwhile is not found any more.
+        stream.client = client
         stream.send(answer)
         if client.language.upper() in _NODE:
             # Its producer of several topics misses what comes before it knows the last route.
@@ -235,9 +243,13 @@ class Endpoint(Service):
         """A stream is over; the client stays registered."""
         stream.end()
         self._streams.discard(stream)
-        for client in self.parts.clients.all():
-            if client.stream is stream:
-                client.stream = None
+        client, stream.client = stream.client, None
+        if client is not None and client.stream is stream:
+            client.stream = None
+
+    def _given_up(self, client: Client) -> None:
+        log.debug("too many clients, forgotten id=%s", client.id)
+        self._start(end_client(self.parts, client))
 
     # Requests of brokers
 

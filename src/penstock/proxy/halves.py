@@ -8,6 +8,8 @@ from typing import Final
 from penstock.proxy.backend import Backend, HalfPlace
 
 MAX_REMEMBERED: Final = 100_000
+MAX_BYTES: Final = 16 << 20
+"""Of topics and ids, which are as long as their clients make them."""
 
 
 class Halves:
@@ -20,11 +22,16 @@ class Halves:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._places: OrderedDict[tuple[str, str], HalfPlace] = OrderedDict()
+        self._bytes = 0
 
     def remember(self, topic: str, transaction_id: str, place: HalfPlace) -> None:
-        self._places[topic, transaction_id] = place
-        if len(self._places) > MAX_REMEMBERED:
-            self._places.popitem(last=False)
+        key = topic, transaction_id
+        if key not in self._places:
+            self._bytes += sum(map(len, key))
+        self._places[key] = place
+        while len(self._places) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
+            oldest, _ = self._places.popitem(last=False)
+            self._bytes -= sum(map(len, oldest))
 
     async def find(self, topic: str, transaction_id: str) -> HalfPlace | None:
         """The place of a half message; None if it is not known."""

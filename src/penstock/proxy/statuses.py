@@ -58,6 +58,10 @@ class Refused(PenstockError):
         self.status = status
 
 
+class UnknownBroker(ConnectFailed):
+    """A client has named a broker that there is not; it may name any."""
+
+
 def status_of(error: Exception) -> Status:
     """The status for an error; one that is not expected is logged."""
     if isinstance(error, Refused):
@@ -66,7 +70,9 @@ def status_of(error: Exception) -> Status:
         code = next(
             (code for cls, code in _BY_ERROR if isinstance(error, cls)), Code.INTERNAL_SERVER_ERROR
         )
-        if isinstance(error, ConnectFailed | ConnectionLost):
+        if isinstance(error, ConnectFailed | ConnectionLost) and not isinstance(
+            error, UnknownBroker
+        ):
             log.warning("request failed, the broker cannot be reached error=%s", error)
     else:
         log.error("handler of the gRPC endpoint failed", exc_info=error)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.proxy.statuses import Refused
 from penstock.proxy.wire.messages import TelemetryCommand
+
+if TYPE_CHECKING:
+    from penstock.proxy.clients import Client
 
 MAX_WAITING: Final = 256
 MAX_WAITING_BYTES: Final = 16 << 20
@@ -27,6 +30,8 @@ class Stream:
         self._bytes = 0
         self._changed = asyncio.Event()
         self._is_ended = False
+        self.client: Client | None = None
+        """The client that has sent settings on it."""
         self.settings: TelemetryCommand | None = None
         """The newest ones, if they are to be sent once more."""
         self.failure: Refused | Exception | None = None

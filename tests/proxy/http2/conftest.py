@@ -1,14 +1,20 @@
-"""The server that the tests of this directory talk to."""
+"""The server that the tests of this directory talk to, on asyncio's loop and on uvloop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
+import uvloop
 from tests.proxy.http2.peer import MAX_MESSAGE, Methods, Place
 
 from penstock.proxy.http2.listening import Http2Server
 from penstock.remoting.listener import bind
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

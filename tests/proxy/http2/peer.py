@@ -6,7 +6,9 @@ import asyncio
 import functools
 import gzip
 import itertools
+import ssl
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -86,6 +88,8 @@ class Methods:
             raise RuntimeError("a fault of ours")
         if call.message == b"leave":
             return False
+        if call.message == b"slow":
+            time.sleep(0.01)
         if call.message == b"later":
             self.calls.append(call)
         else:
@@ -212,10 +216,12 @@ class Place(NamedTuple):
     server: Http2Server
     methods: Methods
     port: int
+    context: ssl.SSLContext | None = None
+    """With it, the server speaks TLS."""
 
     @asynccontextmanager
     async def peer(self, settings: bytes = b"") -> AsyncIterator[Peer]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
         peer = Peer(reader, writer)
         writer.write(PREFACE)
         peer.send(SETTINGS, 0, 0, settings)

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 from tests.proxy.http2.peer import (
+    CONTINUATION,
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -156,6 +157,23 @@ async def test_many_short_headers_count(place: Place, monkeypatch: pytest.Monkey
         refused = await statuses(peer)
         assert set(refused) == {TOO_MUCH}
         assert place.server.open_calls == 60 - len(refused) < 50
+
+
+async def test_header_blocks_that_are_continued_count(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "MAX_BYTES", 200_000)
+    async with place.peer() as greedy, place.peer() as late, place.peer() as other:
+        for peer, more in ((greedy, 8), (late, 4)):
+            peer.send(HEADERS, 0, 1, bytes(MAX_FRAME))
+            for _ in range(more):
+                peer.send(CONTINUATION, 0, 1, bytes(MAX_FRAME))
+            await eventually(lambda: place.server.kept_bytes >= 9 * MAX_FRAME)
+        assert await late.fault() == Fault.ENHANCE_YOUR_CALM
+        await eventually(lambda: place.server.kept_bytes == 9 * MAX_FRAME)
+        other.call(1, "/echo")
+        assert (await other.answer(1))[1] == {"grpc-status": "0"}
+    await eventually(lambda: place.server.kept_bytes == 0)
 
 
 async def test_messages_that_are_read_after_the_end_do_not_count(place: Place) -> None:

@@ -10,6 +10,7 @@ from penstock.proxy.http2.hpack import (
     MAX_LIST_BYTES,
     HeaderDecoder,
     HeaderError,
+    MalformedHeaders,
     TooManyHeaders,
     decode_huffman,
     literal,
@@ -41,6 +42,17 @@ def test_requests_of_the_standard(blocks: tuple[str, ...]) -> None:
         ":authority": "www.example.com",
         "custom-key": "custom-value",
     }
+
+
+@pytest.mark.parametrize("character", ["\0", "\r", "\n"])
+def test_values_without_line_ends(character: str) -> None:
+    decoder = HeaderDecoder()
+    block = b"\x40\x01a\x03x" + character.encode() + b"y"
+    for _ in range(2):
+        with pytest.raises(MalformedHeaders):
+            decoder.decode(block)
+    # The table is that of the client all the same, and has nothing of it.
+    assert decoder.decode(b"\xbe") == {"a": "x y"}
 
 
 def test_a_block_means_what_the_table_says_at_its_time() -> None:
@@ -133,7 +145,7 @@ def test_random_blocks() -> None:
         try:
             decoder.decode(bytes(block))
             read += 1
-        except (HeaderError, TooManyHeaders):
+        except (HeaderError, MalformedHeaders, TooManyHeaders):
             pass
     assert read
 

@@ -41,7 +41,7 @@ async def test_a_greeting_has_a_limit(place: Place) -> None:
     writer.write(PREFACE[:5])
     await eventually(lambda: len(place.server) == 1)
     (connection,) = place.server._connections
-    await eventually(lambda: connection._input)
+    await eventually(lambda: connection._input._rest)
     place.server.look_after(after(9))
     assert len(place.server) == 1
     # The last byte is not old, but the connection is.

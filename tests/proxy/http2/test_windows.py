@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from types import FrameType
+import functools
+import math
 from typing import Any
 
 import pytest
@@ -29,8 +29,10 @@ from tests.proxy.http2.peer import (
     head,
     setting,
 )
+from tests.support.lines_run import lines_run
 
 from penstock.proxy.http2 import connection as http2
+from penstock.proxy.http2 import input as http2_input
 from penstock.proxy.http2 import output
 from penstock.proxy.http2.connection import Connection
 from penstock.proxy.http2.frames import PREFACE, Fault
@@ -53,24 +55,6 @@ class Line(asyncio.Transport):
         raise AssertionError("the connection was ended")
 
 
-def lines_run(connection: Connection, data: bytes) -> int:
-    """How many lines of Python some bytes of a client run: what they cost, without a clock."""
-    count = 0
-
-    def trace(where: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        connection.data_received(data)
-    finally:
-        sys.settrace(before)
-    return count
-
-
 COSTS = {
     "a window of the connection": frame(WINDOW, 0, 0, b"\0\0\0\1"),
     "a window of one call": frame(WINDOW, 0, 1, b"\0\0\0\1"),
@@ -78,22 +62,30 @@ COSTS = {
 }
 
 
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are counted in one turn, which a trace makes long."""
+    monkeypatch.setattr(http2_input, "TURN_SECONDS", math.inf)
+
+
 @pytest.mark.parametrize("what", COSTS)
-async def test_what_a_frame_costs_does_not_depend_on_the_calls(what: str) -> None:
+async def test_what_a_frame_costs_does_not_depend_on_the_calls(what: str, long_turns: None) -> None:
     costs: list[int] = []
     for calls in (10, 1000):
         connection = await answered(calls)
-        costs.append(lines_run(connection, COSTS[what]))
+        costs.append(lines_run(functools.partial(connection.data_received, COSTS[what])))
         connection.connection_lost(None)
     assert costs[0] == costs[1]
 
 
-async def test_a_first_window_is_changed_once_for_a_frame() -> None:
+async def test_a_first_window_is_changed_once_for_a_frame(long_turns: None) -> None:
     costs: list[int] = []
     for entries in (2, 1000):
         connection = await answered(100)
         body = (setting(4, 1) + setting(4, 0)) * (entries // 2)
-        costs.append(lines_run(connection, frame(SETTINGS, 0, 0, body)))
+        costs.append(
+            lines_run(functools.partial(connection.data_received, frame(SETTINGS, 0, 0, body)))
+        )
         connection.connection_lost(None)
     # A few lines for each entry, and not all calls again.
     assert costs[1] < costs[0] + 10 * 1000
@@ -214,6 +206,15 @@ async def test_a_stream_has_one_call(place: Place) -> None:
         peer.call(3, "/echo")
         answers = [one for one in await peer.settled() if one.kind in (HEADERS, DATA)]
         assert {one.stream_id for one in answers} == {3}
+
+
+async def test_headers_that_are_malformed(place: Place) -> None:
+    async with place.peer() as peer:
+        peer.call(1, "/echo", x_name="one\r\ntwo: three")
+        found = await peer.until(RESET, HEADERS)
+        assert (found.kind, int.from_bytes(found.body)) == (RESET, Fault.PROTOCOL)
+        peer.call(3, "/echo")
+        assert (await peer.answer(3))[0] == framed(b"hello")
 
 
 async def test_headers_that_are_too_long(place: Place) -> None:

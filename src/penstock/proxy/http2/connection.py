@@ -14,11 +14,7 @@ from typing import Final, cast
 from penstock.proxy.http2 import frames
 from penstock.proxy.http2.call import LATE_SECONDS, Call, Methods
 from penstock.proxy.http2.frames import (
-    HEAD,
-    HEAD_BYTES,
-    MAX_FRAME,
     MAX_WINDOW,
-    PREFACE,
     SETTING,
     UINT32,
     Broken,
@@ -33,9 +29,10 @@ from penstock.proxy.http2.grpc_status import CallFailed, GrpcStatus
 from penstock.proxy.http2.hpack import (
     MAX_LIST_BYTES,
     HeaderDecoder,
-    HeaderError,
+    MalformedHeaders,
     TooManyHeaders,
 )
+from penstock.proxy.http2.input import Input
 from penstock.proxy.http2.load import MAX_BYTES, MAX_CONNECTION_BYTES, MAX_CONNECTION_CALLS, Load
 from penstock.proxy.http2.output import FIRST_WINDOW, Output, last_frame, no_grpc, refusal
 
@@ -77,7 +74,6 @@ class Connection(asyncio.Protocol):
         self.opened_at = self.heard_at = self._loop.time()
         self.busy_at = self.heard_at
         """When it last had a call."""
-        self.is_greeted = False
         self.is_leaving = False
         self._kept = 0
         """Bytes of all calls."""
@@ -85,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._settings = 0
         self._pings = 0
         self._last_id = 0
-        self._input = b""
+        self._input = Input(self._loop, take=self._take, broken=self._break)
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
         """A header block that is continued: stream, flags, bytes."""
@@ -95,10 +91,16 @@ class Connection(asyncio.Protocol):
             self._loop, count=self.count, ended=self._close, overrun=self._drop_unread
         )
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether its client has begun to speak HTTP/2."""
+        return self._input.is_greeted
+
     # ------------------------------------------------------------------- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._input.open(transport)
         self._output.open(transport)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -118,9 +120,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._input.drop()
         self._output.drop()
         for call in list(self.calls.values()):
             self._forget(call)
+        self._drop_block()
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -131,36 +135,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
-        if self._input:
-            data = self._input + data
-        try:
-            position = 0
-            if not self.is_greeted:
-                if not data.startswith(PREFACE[: len(data)]):
-                    raise Broken(Fault.PROTOCOL, "the peer does not speak HTTP/2")
-                if len(data) < len(PREFACE):
-                    self._input = data
-                    return
-                self.is_greeted = True
-                position = len(PREFACE)
-            end = len(data)
-            while end - position >= HEAD_BYTES:
-                word, flags, stream_id = HEAD.unpack_from(data, position)
-                length = word >> 8
-                if length > MAX_FRAME:
-                    raise Broken(Fault.FRAME_SIZE, f"frame of {length} bytes")
-                begin = position + HEAD_BYTES
-                if end - begin < length:
-                    break
-                position = begin + length
-                self._take(word & 0xFF, flags, stream_id & MAX_WINDOW, data[begin:position])
-                if self._transport is None or self._transport.is_closing():
-                    return
-            self._input = data[position:] if position else data
-        except Broken as broken:
-            self._break(broken)
-        except HeaderError as error:
-            self._break(Broken(Fault.COMPRESSION, str(error)))
+        self._input.feed(data)
 
     def eof_received(self) -> bool:
         return False
@@ -218,27 +193,45 @@ class Connection(asyncio.Protocol):
         else:
             self._block = (stream_id, flags, bytearray(body))
             self._block_at = self.heard_at
+            self._count_block(len(body))
 
     def _take_continuation(self, flags: int, body: bytes) -> None:
         if self._block is None:
             raise Broken(Fault.PROTOCOL, "a continuation of nothing")
         stream_id, first_flags, block = self._block
         block += body
+        self._count_block(len(body))
         # Empty ones would never end.
         self._count_control("a header block without end")
         if len(block) > MAX_BLOCK_BYTES:
             raise Broken(Fault.ENHANCE_YOUR_CALM, "a header block is too long")
         if flags & frames.END_HEADERS:
-            self._block = None
+            self._drop_block()
             self._take_block(first_flags, stream_id, bytes(block))
+
+    def _count_block(self, size: int) -> None:
+        self._kept += size
+        self._load.size += size
+        if self._load.is_too_much(self._kept):
+            raise Broken(Fault.ENHANCE_YOUR_CALM, "too much is kept for another header block")
+
+    def _drop_block(self) -> None:
+        if self._block is not None:
+            size = len(self._block[2])
+            self._block = None
+            self._kept -= size
+            self._load.size -= size
 
     def _take_block(self, flags: int, stream_id: int, block: bytes) -> None:
         too_many = None
+        is_malformed = False
         headers: dict[str, str] = {}
         try:
             headers = self._decoder.decode(block)
         except TooManyHeaders as error:
             too_many = str(error)
+        except MalformedHeaders:
+            is_malformed = True
         call = self.calls.get(stream_id)
         if call is not None:
             # What follows the messages of a client says nothing that is needed.
@@ -254,6 +247,8 @@ class Connection(asyncio.Protocol):
         self._last_id = stream_id
         if self._load.is_full(len(self.calls)):
             self._send(reset(stream_id, Fault.REFUSED_STREAM))
+        elif is_malformed:
+            self._send(reset(stream_id, Fault.PROTOCOL))
         elif too_many is not None:
             self._refuse(flags, stream_id, CallFailed(GrpcStatus.RESOURCE_EXHAUSTED, too_many))
         else:
@@ -578,6 +573,7 @@ class Connection(asyncio.Protocol):
         """Close the connection; what is written is sent if the client takes it."""
         self._output.write()
         if self._transport is not None:
+            self._input.resume()
             self._transport.close()
 
     def abort(self) -> None:

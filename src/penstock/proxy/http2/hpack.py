@@ -53,6 +53,7 @@ _CODE_LENGTHS: Final = bytes.fromhex(
     "1e"
 )
 _END: Final = 256
+_FORBIDDEN: Final = {0: " ", 10: " ", 13: " "}
 
 
 class HeaderError(Exception):
@@ -61,6 +62,10 @@ class HeaderError(Exception):
 
 class TooManyHeaders(Exception):
     """The header list of a block is too long."""
+
+
+class MalformedHeaders(Exception):
+    """The value of a header has a character that none may have."""
 
 
 class _Node:
@@ -150,13 +155,15 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> dict[str, str]:
         """The headers of a block; of a name that comes several times, the last value counts.
 
-        Raises `HeaderError`, or `TooManyHeaders`, after which the connection can go on.
+        Raises `HeaderError`, or `TooManyHeaders` or `MalformedHeaders`, after which the connection
+        can go on.
         """
         known = self._known.get(block)
         if known is not None:
             return known
         headers: dict[str, str] = {}
         is_lasting = True
+        is_malformed = False
         room = MAX_LIST_BYTES
         position, end = 0, len(block)
         table = self._table
@@ -188,6 +195,13 @@ class HeaderDecoder:
                     else:
                         name, position = _string(block, position)
                     value, position = _string(block, position)
+                    # Nearly all are printable, which is one question.
+                    if not value.isprintable() and not _FORBIDDEN.keys().isdisjoint(
+                        map(ord, value)
+                    ):
+                        is_malformed = True
+                        # In the table it counts, and must not come from there later.
+                        value = value.translate(_FORBIDDEN)
                     entry = _entry(name, value)
                     size = entry[2]
                     if is_added:
@@ -198,6 +212,8 @@ class HeaderDecoder:
                     headers[name] = value
         except IndexError:
             raise HeaderError("a header block is cut off") from None
+        if is_malformed:
+            raise MalformedHeaders("a header with NUL, CR or LF")
         if room < 0:
             raise TooManyHeaders(f"headers of more than {MAX_LIST_BYTES} bytes")
         if is_lasting:

@@ -7,6 +7,7 @@ are given ranges of offsets, not names of files.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class ArchiveIndex:
         self.ends: dict[MessageQueue, int] = {}
         """The first offset of each queue that is not archived yet."""
         self.starts: dict[MessageQueue, int] = {}
-        """The first offset that is."""
+        """The first offset that is, or that was gone before it could be: see `gaps`."""
         self.epochs: dict[MessageQueue, int] = {}
         """When the topic was last deleted before it was archived; see `State.epochs`."""
         self.gaps: tuple[Range, ...] = ()
@@ -97,12 +98,11 @@ class ArchiveIndex:
         self.topic = state.topic
         self.files = tuple(self._file(file, places[file.path]) for file in _by_time(state))
         self.ends = {self._queue(*queue): end for queue, end in state.next_offsets.items()}
-        self.starts = dict(self.ends)
-        for file in self.files:
-            for part in file.ranges:
-                self.starts[part.queue] = min(part.low, self.starts.get(part.queue, part.low))
-        self.epochs = {self._queue(*queue): epoch for queue, epoch in state.epochs.items()}
         self.gaps = tuple(self._range(gap) for gap in state.gaps)
+        self.starts = dict(self.ends)
+        for part in itertools.chain(self.gaps, *(file.ranges for file in self.files)):
+            self.starts[part.queue] = min(part.low, self.starts.get(part.queue, part.low))
+        self.epochs = {self._queue(*queue): epoch for queue, epoch in state.epochs.items()}
         return True
 
     def overlapping(self, ranges: Iterable[Range]) -> list[ArchivedFile]:
