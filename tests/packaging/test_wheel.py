@@ -243,7 +243,7 @@ def test_the_demo_without_spark_is_one_sentence(installed: Environment) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("penstock: ")
     assert len(done.stderr.splitlines()) == 1
-    assert "needs pyspark and pyarrow and numpy and matplotlib" in done.stderr
+    assert "needs pyspark, pyarrow, numpy, matplotlib, which" in done.stderr
     assert "penstock[spark,java,report]" in done.stderr
     assert not (installed.directory / "demo-report.html").exists()
 
