@@ -30,7 +30,12 @@ from typing import Any, Final, cast
 import orjson
 from benchmarks.effort import QUICK, Effort, Figures, at_most
 from benchmarks.script import main
+from benchmarks.signed_sends import SECRET, USER, signed
 
+from penstock.auth.model import UserType
+from penstock.auth.server_auth import ServerAuth
+from penstock.auth.user_file import UserFile
+from penstock.auth.users import new_user
 from penstock.broker import Broker, BrokerConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.commands import Command, decode_command, encode_command
@@ -52,6 +57,8 @@ ROUNDS: Final = 300
 MESSAGES_PER_PULL: Final = 32
 SENDS: Final = ((32, 128), (256, 128), (32, 1024))
 """Requests per chunk, bytes per body."""
+SIGNED_SENDS: Final = ((32, 128), (256, 128))
+"""As in the rows without a signature, at a broker that has users."""
 BATCHES: Final = ((32, 128, 32), (32, 128, 56), (512, 200, 32))
 """Messages per batch, bytes per body, digits of a unique id: Java's ids are longer on a machine
 with an IPv6 address."""
@@ -128,7 +135,18 @@ class Inside:
         self.peer.connection_lost(None)
 
 
-def send_chunk(count: int, body_bytes: int, first: int = 0, queue_id: int | None = None) -> bytes:
+def as_it_is(command: Command) -> Command:
+    """The request without a signature."""
+    return command
+
+
+def send_chunk(
+    count: int,
+    body_bytes: int,
+    first: int = 0,
+    queue_id: int | None = None,
+    sign: Callable[[Command], Command] = as_it_is,
+) -> bytes:
     """Sends as pipelined by a Java producer: to all queues in turn, unless one is given."""
     code, body = RequestCode.SEND_MESSAGE_V2, b"x" * body_bytes
     frames = []
@@ -141,9 +159,8 @@ def send_chunk(count: int, body_bytes: int, first: int = 0, queue_id: int | None
             properties=f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02TAGS\x01created\x02",
             broker_name="broker-a",
         )
-        frames.append(
-            encode_command(Command(code, number + 1, ext=encode_send_v2(header), body=body))
-        )
+        command = Command(code, number + 1, ext=encode_send_v2(header), body=body)
+        frames.append(encode_command(sign(command)))
     return b"".join(frames)
 
 
@@ -219,15 +236,19 @@ def bare_json(chunk: bytes, answer: bytes) -> Callable[[], None]:
 
 
 async def measure_sends(
-    inside: Inside, in_flight: int, body_bytes: int, rounds: int
+    inside: Inside,
+    in_flight: int,
+    body_bytes: int,
+    rounds: int,
+    sign: Callable[[Command], Command] = as_it_is,
 ) -> dict[str, object]:
     path, answer, bare = Cost(), Cost(), Cost()
-    chunk = send_chunk(in_flight, body_bytes)
+    chunk = send_chunk(in_flight, body_bytes, sign=sign)
     inside.serve(chunk)
     expect_success(inside.transport.last)
     baseline = bare_json(chunk, inside.transport.last)
     for number in range(rounds):
-        chunk = send_chunk(in_flight, body_bytes, first=number * in_flight)
+        chunk = send_chunk(in_flight, body_bytes, first=number * in_flight, sign=sign)
         inside.measure(chunk, in_flight, path, answer)
         bare.measure(baseline, in_flight)
         await asyncio.sleep(0)
@@ -293,7 +314,7 @@ def figures(scenario: dict[str, object], path: Cost, answer: Cost, bare: Cost) -
 async def measure(root: Path, rounds: int) -> dict[str, object]:
     # Index and log as in production, but with a log that fits on a small disk.
     store = StoreConfig(mapped_file_size_commit_log=256 << 20)
-    async with Broker(BrokerConfig(listen_port=0), root, store_config=store) as broker:
+    async with Broker(BrokerConfig(listen_port=0), root / "open", store_config=store) as broker:
         inside = Inside(broker)
         sends = [
             await measure_sends(inside, in_flight, body_bytes, rounds)
@@ -306,7 +327,31 @@ async def measure(root: Path, rounds: int) -> dict[str, object]:
             for queue_id, in_flight in PULLS
         ]
         inside.leave()
-    return {"sends": sends, "batches_per_message": batches, "pulls": pulls}
+    return {
+        "sends": sends,
+        "signed_sends": await measure_signed_sends(root, store, rounds),
+        "batches_per_message": batches,
+        "pulls": pulls,
+    }
+
+
+async def measure_signed_sends(
+    root: Path, store: StoreConfig, rounds: int
+) -> list[dict[str, object]]:
+    """Sends at a broker that has users; what they cost more than the others is the signature."""
+    users = UserFile(root / "auth.json")
+    user = new_user(USER, 0, value=SECRET, type_=UserType.SUPER)
+    users.change(lambda known: known.with_user(user))
+    auth = ServerAuth(user_file=users.path)
+    config = BrokerConfig(listen_port=0)
+    async with Broker(config, root / "guarded", store_config=store, auth=auth) as broker:
+        inside = Inside(broker)
+        rows = [
+            await measure_sends(inside, in_flight, body_bytes, rounds, signed)
+            for in_flight, body_bytes in SIGNED_SENDS
+        ]
+        inside.leave()
+    return rows
 
 
 def run(effort: Effort = QUICK) -> Figures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -12,8 +13,8 @@ import pytest
 from tests.auth.servers import APP, APP_SECRET, Guarded, ask, guarded
 
 from penstock import aio
-from penstock.auth.model import Entry
-from penstock.auth.users import rotated
+from penstock.auth.model import Entry, UserLimits, UserStatus, UserType
+from penstock.auth.users import Users, new_secret, rotated
 from penstock.broker import Broker, BrokerConfig
 from penstock.protocol import acl
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -143,6 +144,45 @@ async def test_a_known_header_is_not_served_with_a_secret_that_expires(tmp_path:
         assert fast(servers.broker, signed(like(3))) is None
         new = {**like(3), **acl.sign(like(3), BODY, APP, "second-secret")}
         assert fast(servers.broker, new) is not None
+
+
+def _with(**changes: object) -> Callable[[Users], Users]:
+    return lambda users: users.with_user(replace(users.require(APP), **changes))  # type: ignore[arg-type]  # fields of a user
+
+
+@pytest.mark.spec("A20")
+@pytest.mark.parametrize(
+    ("change", "is_served_later"),
+    [
+        (lambda users: users.without_user(APP), False),
+        (_with(status=UserStatus.DISABLE), False),
+        (_with(secrets=(new_secret(0, "another-secret"),)), False),
+        (_with(secrets=()), False),
+        (_with(entries=(ORDERS, Entry.parse("Topic:orders", ["Pub"], "Deny"))), False),
+        (_with(entries=(Entry.parse("Topic:orders", ["Pub"], sources=["10.1.2.3"]),)), False),
+        (_with(entries=(Entry.parse("Topic:other", ["Pub"]),)), False),
+        (_with(limits=UserLimits(requests=1_000)), False),
+        (_with(entries=(Entry.parse("Topic:*", ["All"]),)), True),
+        (_with(type=UserType.SUPER, entries=()), True),
+    ],
+)
+async def test_no_change_of_a_user_leaves_a_known_header_as_it_was(
+    tmp_path: Path, change: Callable[[Users], Users], is_served_later: bool
+) -> None:
+    async with guarded(tmp_path, ORDERS) as servers, Pool(lambda peer, request: None) as pool:
+        broker = servers.broker
+        await _prepare(servers, pool)
+        for number in range(3):
+            assert fast(broker, signed(like(number))) is not None
+        # The connection may be closed by the change, and the fast path is asked all the same.
+        peer, serve = _peer(broker), _fast_path(broker)
+        servers.users.change(change)
+        await servers.take_changes()
+        assert serve(peer, header(signed(like(3))), BODY) is None
+        if not peer.is_closed:
+            await ask(broker.address, sent(USUAL), pool=pool)
+        later = serve(peer, header(signed(like(4))), BODY)
+        assert (later is not None) is is_served_later
 
 
 @pytest.mark.spec("A6", "A19")
