@@ -62,7 +62,7 @@ def test_only_one_target_runs_at_a_time(sleeper: subprocess.Popen[bytes]) -> Non
         give_turn("theirs")
         wait_for(lambda: state(sleeper) != "T")
         give_turn("ours")
-    # Whatever was the last turn: what stands still could not be stopped.
+    # At the end all run again, since a stopped process cannot end.
     wait_for(lambda: state(sleeper) != "T")
     with (
         generator([sys.executable, "-c", PROGRAM], "ours", []) as ours,

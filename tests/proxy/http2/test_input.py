@@ -162,7 +162,7 @@ async def test_a_connection_ends_while_it_rests(fair: Place, is_abrupt: bool) ->
 async def test_a_fault_behind_what_waits_ends_the_connection(fair: Place) -> None:
     async with fair.peer() as peer:
         await peer.settled()
-        # What follows the fault fills whatever is between the client and the server.
+        # What follows the fault fills all buffers between the client and the server.
         peer.writer.write(wait_calls() + frame(PING, 0, 0, b"short") + bytes(4 << 20))
         assert await peer.fault() in (Fault.PROTOCOL, -1)
         await eventually(lambda: len(fair.server) == 0)
